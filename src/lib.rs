@@ -1,0 +1,3 @@
+pub mod cmq;
+pub mod emulator;
+pub mod event;
