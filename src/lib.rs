@@ -1,3 +1,5 @@
 pub mod cmq;
 pub mod emulator;
 pub mod event;
+pub mod handler;
+pub mod store;

@@ -1,0 +1,107 @@
+//! What is done with an event: the [`Applier`] trait, the registry of appliers, and appliers that are
+//! declared in the configuration as SQL.
+
+mod declared;
+mod parameter;
+mod registry;
+
+use chrono::{DateTime, Utc};
+use serde::de::DeserializeOwned;
+
+use crate::event::{Event, Payload};
+use crate::store::DbConnection;
+
+pub use declared::{DeclaredApplier, DeclaredApplierError, DeclaredApplierSpec, StatementSpec};
+pub use parameter::ParameterSpec;
+pub use registry::{ErasedApplier, Policy, Registry, RegistryError};
+
+/// Events that one transaction takes at most, unless the applier says otherwise.
+pub const DEFAULT_MAX_BATCH_EVENTS: usize = 64;
+/// How often an event is tried before it is held, unless the applier says otherwise.
+pub const DEFAULT_MAX_ATTEMPTS: u32 = 5;
+
+/// Applies the events of one type.
+///
+/// An applier runs in the transaction that also holds the event's claim: what it does through `tx`
+/// happens once, or not at all. What it does elsewhere (files, other services) is not covered and may
+/// happen more than once; write an outbox row instead. It runs on a thread that may block.
+pub trait Applier: Send + Sync + 'static {
+    /// The event type that is applied here.
+    const EVENT_TYPE: &'static str;
+    /// How many transactions may apply events of this type at the same time; by default the
+    /// service divides its connections among the types.
+    const SHARDS: Option<usize> = None;
+    /// Events that one transaction takes at most.
+    const MAX_BATCH_EVENTS: usize = DEFAULT_MAX_BATCH_EVENTS;
+    /// How often an event is tried when it fails by [`ApplyError::Retry`], by a panic, or by a
+    /// database error that may be its own fault; then it is held.
+    const MAX_ATTEMPTS: u32 = DEFAULT_MAX_ATTEMPTS;
+
+    /// The payload. An event whose payload does not fit this type is rejected.
+    type Payload: DeserializeOwned;
+
+    /// Applies one event.
+    ///
+    /// # Errors
+    /// An error rolls the event back. See [`ApplyError`] for what follows.
+    fn apply(
+        &self,
+        tx: &mut DbConnection,
+        event: &EventContext<'_>,
+        payload: Self::Payload,
+    ) -> Result<Outcome, ApplyError>;
+}
+
+/// What an applier may know of an event beside its payload.
+#[derive(Debug, Clone, Copy)]
+pub struct EventContext<'a> {
+    /// The idempotency key.
+    pub event_id: &'a str,
+    /// The event's type.
+    pub event_type: &'a str,
+    /// When it happened, by the producer's word.
+    pub occurred_at: Option<DateTime<Utc>>,
+    /// The queue it came from.
+    pub queue: &'a str,
+    /// The message that brought it.
+    pub message_id: &'a str,
+    /// 1 at the first try in this process.
+    pub attempt: u32,
+    payload: &'a Payload,
+}
+
+impl<'a> EventContext<'a> {
+    /// The context of `event`.
+    pub fn new(event: &'a Event, queue: &'a str, message_id: &'a str, attempt: u32) -> Self {
+        Self {
+            event_id: &event.id,
+            event_type: &event.event_type,
+            occurred_at: event.occurred_at,
+            queue,
+            message_id,
+            attempt,
+            payload: &event.payload,
+        }
+    }
+}
+
+/// How an event ended that raised no error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The changes are to be committed.
+    Applied,
+    /// The business refuses the event, for the reason given: it is rolled back and held.
+    Rejected(String),
+}
+
+/// Why an event could not be applied; it is rolled back.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// A database error: what follows depends on its class.
+    #[error(transparent)]
+    Database(#[from] diesel::result::Error),
+    /// Something else is in the way for now: the event is retried with growing pauses, and held after
+    /// [`Applier::MAX_ATTEMPTS`].
+    #[error("{0}")]
+    Retry(String),
+}

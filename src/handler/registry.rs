@@ -1,0 +1,106 @@
+//! The appliers by event type, their types erased, so that the pipeline knows no concrete one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Applier, ApplyError, EventContext, Outcome};
+use crate::store::DbConnection;
+
+/// How events of one type are worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Transactions at the same time; `None` lets the service choose.
+    pub shards: Option<usize>,
+    /// Events that one transaction takes at most.
+    pub max_batch_events: usize,
+    /// Tries before an event is held.
+    pub max_attempts: u32,
+}
+
+/// An applier of any kind.
+pub trait ErasedApplier: Send + Sync {
+    /// How its events are worked on.
+    fn policy(&self) -> Policy;
+
+    /// Applies one event.
+    ///
+    /// # Errors
+    /// As [`Applier::apply`].
+    fn apply(&self, tx: &mut DbConnection, event: &EventContext<'_>)
+    -> Result<Outcome, ApplyError>;
+}
+
+struct Typed<A>(A);
+
+impl<A: Applier> ErasedApplier for Typed<A> {
+    fn policy(&self) -> Policy {
+        Policy {
+            shards: A::SHARDS,
+            max_batch_events: A::MAX_BATCH_EVENTS.max(1),
+            max_attempts: A::MAX_ATTEMPTS.max(1),
+        }
+    }
+
+    fn apply(
+        &self,
+        tx: &mut DbConnection,
+        event: &EventContext<'_>,
+    ) -> Result<Outcome, ApplyError> {
+        match event.payload.parse() {
+            Ok(payload) => self.0.apply(tx, event, payload),
+            Err(error) => Ok(Outcome::Rejected(format!(
+                "the payload does not fit what the applier expects: {error}"
+            ))),
+        }
+    }
+}
+
+/// Two appliers for one event type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there are two appliers for the event type {0:?}; keep one of them")]
+pub struct RegistryError(pub String);
+
+/// The appliers of a service.
+#[derive(Default, Clone)]
+pub struct Registry(BTreeMap<String, Arc<dyn ErasedApplier>>);
+
+impl Registry {
+    /// Adds an applier written in Rust.
+    ///
+    /// # Errors
+    /// The event type has an applier already.
+    pub fn register<A: Applier>(&mut self, applier: A) -> Result<(), RegistryError> {
+        self.insert(A::EVENT_TYPE, Arc::new(Typed(applier)))
+    }
+
+    /// Adds an applier of any kind.
+    ///
+    /// # Errors
+    /// The event type has an applier already.
+    pub fn insert(
+        &mut self,
+        event_type: &str,
+        applier: Arc<dyn ErasedApplier>,
+    ) -> Result<(), RegistryError> {
+        if self.0.contains_key(event_type) {
+            return Err(RegistryError(event_type.to_owned()));
+        }
+        self.0.insert(event_type.to_owned(), applier);
+        Ok(())
+    }
+
+    /// The appliers by event type.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Arc<dyn ErasedApplier>)> {
+        self.0.iter().map(|(event_type, applier)| (event_type.as_str(), applier))
+    }
+
+    /// How many event types have an applier.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no event type has an applier.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,193 @@
+//! Claims: one row per event in `processed_event`, inserted in the transaction that applies the event.
+
+use std::collections::{HashMap, HashSet};
+
+use chrono::NaiveDateTime;
+use diesel::prelude::*;
+use diesel::result::QueryResult;
+
+use super::connection::DbConnection;
+use super::schema::processed_event;
+
+/// The claim of one event.
+#[derive(Debug, Clone, Copy)]
+pub struct NewClaim<'a> {
+    /// The idempotency key; distinct within one call of [`claim`].
+    pub event_id: &'a str,
+    /// The event's type.
+    pub event_type: &'a str,
+    /// SHA-256 of the event.
+    pub payload_digest: &'a [u8],
+    /// The message that brought it.
+    pub message_id: &'a str,
+    /// When it happened, UTC.
+    pub occurred_at: Option<NaiveDateTime>,
+}
+
+/// What a claim found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// The row is new: the event is to be applied in this transaction.
+    Fresh,
+    /// The event was applied before, with this digest.
+    Known(Vec<u8>),
+    /// The row was there and vanished again (a purge); the transaction must be redone.
+    Vanished,
+}
+
+/// Claims events for `consumer`; the answers are in the claims' order. Rows are locked in the order of
+/// their ids, whatever order they come in, so that two batches cannot wait for each other.
+///
+/// Only a conflict on the claim's own key counts as known; any other violation is an error.
+///
+/// # Errors
+/// The database's.
+pub fn claim(
+    connection: &mut DbConnection,
+    consumer: &str,
+    claims: &[NewClaim<'_>],
+) -> QueryResult<Vec<Claim>> {
+    let processed_at = chrono::Utc::now().naive_utc();
+    let mut sorted = claims.to_vec();
+    sorted.sort_unstable_by_key(|claim| claim.event_id);
+    let fresh: HashSet<String> = match connection {
+        #[cfg(feature = "sqlite")]
+        DbConnection::Sqlite(inner) => sqlite::insert(inner, consumer, &sorted, processed_at)?,
+        #[cfg(feature = "postgres")]
+        DbConnection::Postgres(inner) => postgres::insert(inner, consumer, &sorted, processed_at)?,
+    };
+    let known = match fresh.len() == claims.len() {
+        true => HashMap::new(),
+        false => {
+            let ids = sorted.iter().map(|claim| claim.event_id);
+            let ids: Vec<&str> = ids.filter(|id| !fresh.contains(*id)).collect();
+            digests(connection, consumer, &ids)?
+        }
+    };
+    let answer = |claim: &NewClaim<'_>| match known.get(claim.event_id) {
+        _ if fresh.contains(claim.event_id) => Claim::Fresh,
+        Some(digest) => Claim::Known(digest.clone()),
+        None => Claim::Vanished,
+    };
+    Ok(claims.iter().map(answer).collect())
+}
+
+fn digests(
+    connection: &mut DbConnection,
+    consumer: &str,
+    ids: &[&str],
+) -> QueryResult<HashMap<String, Vec<u8>>> {
+    let rows: Vec<(String, Vec<u8>)> = processed_event::table
+        .filter(processed_event::consumer.eq(consumer))
+        .filter(processed_event::event_id.eq_any(ids))
+        .select((processed_event::event_id, processed_event::payload_digest))
+        .load(connection)?;
+    Ok(rows.into_iter().collect())
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use super::*;
+
+    /// In-process, so a statement a row costs no round trip.
+    pub fn insert(
+        connection: &mut SqliteConnection,
+        consumer: &str,
+        claims: &[NewClaim<'_>],
+        processed_at: NaiveDateTime,
+    ) -> QueryResult<HashSet<String>> {
+        use processed_event as p;
+        let mut fresh = HashSet::with_capacity(claims.len());
+        for claim in claims {
+            let inserted = diesel::insert_into(p::table)
+                .values((
+                    p::consumer.eq(consumer),
+                    p::event_id.eq(claim.event_id),
+                    p::event_type.eq(claim.event_type),
+                    p::payload_digest.eq(claim.payload_digest),
+                    p::message_id.eq(claim.message_id),
+                    p::occurred_at.eq(claim.occurred_at),
+                    p::processed_at.eq(processed_at),
+                ))
+                .on_conflict((p::consumer, p::event_id))
+                .do_nothing()
+                .execute(connection)?;
+            if inserted == 1 {
+                fresh.insert(claim.event_id.to_owned());
+            }
+        }
+        Ok(fresh)
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use diesel::pg::Pg;
+    use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
+    use diesel::sql_types::{Array, Binary, Nullable, Text, Timestamp};
+
+    use super::*;
+
+    /// One statement for a batch of any size, prepared once: its text does not depend on the size.
+    struct InsertClaims<'a> {
+        consumer: &'a str,
+        processed_at: NaiveDateTime,
+        event_ids: Vec<&'a str>,
+        event_types: Vec<&'a str>,
+        digests: Vec<&'a [u8]>,
+        message_ids: Vec<&'a str>,
+        occurred_at: Vec<Option<NaiveDateTime>>,
+    }
+
+    impl QueryFragment<Pg> for InsertClaims<'_> {
+        fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
+            out.push_sql(
+                "INSERT INTO processed_event (consumer, processed_at, event_id, event_type, \
+                 payload_digest, message_id, occurred_at) SELECT ",
+            );
+            out.push_bind_param::<Text, _>(self.consumer)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Timestamp, _>(&self.processed_at)?;
+            out.push_sql(", * FROM unnest(");
+            out.push_bind_param::<Array<Text>, _>(&self.event_ids)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Array<Text>, _>(&self.event_types)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Array<Binary>, _>(&self.digests)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Array<Text>, _>(&self.message_ids)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Array<Nullable<Timestamp>>, _>(&self.occurred_at)?;
+            out.push_sql(") ON CONFLICT (consumer, event_id) DO NOTHING RETURNING event_id");
+            Ok(())
+        }
+    }
+
+    impl QueryId for InsertClaims<'_> {
+        type QueryId = InsertClaims<'static>;
+    }
+
+    impl Query for InsertClaims<'_> {
+        type SqlType = Text;
+    }
+
+    impl<C> RunQueryDsl<C> for InsertClaims<'_> {}
+
+    pub fn insert(
+        connection: &mut PgConnection,
+        consumer: &str,
+        claims: &[NewClaim<'_>],
+        processed_at: NaiveDateTime,
+    ) -> QueryResult<HashSet<String>> {
+        let statement = InsertClaims {
+            consumer,
+            processed_at,
+            event_ids: claims.iter().map(|claim| claim.event_id).collect(),
+            event_types: claims.iter().map(|claim| claim.event_type).collect(),
+            digests: claims.iter().map(|claim| claim.payload_digest).collect(),
+            message_ids: claims.iter().map(|claim| claim.message_id).collect(),
+            occurred_at: claims.iter().map(|claim| claim.occurred_at).collect(),
+        };
+        Ok(statement.load::<String>(connection)?.into_iter().collect())
+    }
+}

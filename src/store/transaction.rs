@@ -1,0 +1,55 @@
+//! The transaction in which events are claimed and applied.
+
+use diesel::connection::{AnsiTransactionManager, TransactionManager};
+use diesel::result::{Error, QueryResult};
+
+use super::connection::DbConnection;
+
+/// SQLite takes its write lock at the start: a transaction that reads first and writes later would
+/// fail at the write when another one came in between.
+#[cfg(feature = "sqlite")]
+const SQLITE_BEGIN: &str = "BEGIN IMMEDIATE";
+/// Named, for a server or role may default to another level.
+#[cfg(feature = "postgres")]
+const POSTGRES_BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+type Manager = <DbConnection as diesel::Connection>::TransactionManager;
+
+/// Runs `work` in a transaction: commits when it returns `Ok`, rolls back otherwise. An error of the
+/// commit itself leaves the outcome unknown. If `work` panics the transaction stays open, which
+/// marks the connection as broken.
+///
+/// # Errors
+/// What `work` returned, or the database's own error from BEGIN or COMMIT.
+pub fn in_transaction<T, E: From<Error>>(
+    connection: &mut DbConnection,
+    work: impl FnOnce(&mut DbConnection) -> Result<T, E>,
+) -> Result<T, E> {
+    begin(connection)?;
+    match work(connection) {
+        Ok(value) => {
+            Manager::commit_transaction(connection)?;
+            Ok(value)
+        }
+        Err(error) => {
+            // A rollback that fails leaves the connection broken, and the pool discards it.
+            if let Err(rollback) = Manager::rollback_transaction(connection) {
+                tracing::debug!(%rollback, "a rollback failed");
+            }
+            Err(error)
+        }
+    }
+}
+
+fn begin(connection: &mut DbConnection) -> QueryResult<()> {
+    match connection {
+        #[cfg(feature = "sqlite")]
+        DbConnection::Sqlite(inner) => {
+            AnsiTransactionManager::begin_transaction_sql(inner, SQLITE_BEGIN)
+        }
+        #[cfg(feature = "postgres")]
+        DbConnection::Postgres(inner) => {
+            AnsiTransactionManager::begin_transaction_sql(inner, POSTGRES_BEGIN)
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Database URLs: the scheme selects the backend.
+
+use std::fmt;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+
+/// A kind of database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// SQLite, bundled.
+    #[cfg(feature = "sqlite")]
+    Sqlite,
+    /// PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Postgres,
+}
+
+/// Where the database is. `Display` and `Debug` show no password.
+#[derive(Clone, Deserialize)]
+#[serde(try_from = "String")]
+pub struct DatabaseUrl {
+    backend: Backend,
+    secret: SecretString,
+}
+
+/// A database URL that cannot be used. Does not show the URL, for it may hold a password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DatabaseUrlError {
+    /// The scheme is none of a backend's.
+    #[error(
+        "the scheme {0:?} is not known; write postgres://USER@HOST:5432/DATABASE or \
+         sqlite://PATH/FILE.db"
+    )]
+    UnknownScheme(String),
+    /// The backend exists, but not in this build.
+    #[error("this build of hapax has no {0}; build it with --features {0}")]
+    NotBuilt(&'static str),
+    /// SQLite without a file.
+    #[error("sqlite:// must be followed by the path of a file, for example sqlite://data/app.db")]
+    NoFile,
+}
+
+impl DatabaseUrl {
+    /// Which kind of database it is.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// What the client library is given: the file's path for SQLite, or else the whole URL.
+    pub(super) fn connection_string(&self) -> &str {
+        let url = self.secret.expose_secret();
+        match self.backend {
+            #[cfg(feature = "sqlite")]
+            Backend::Sqlite => sqlite_path(url),
+            #[cfg(feature = "postgres")]
+            Backend::Postgres => url,
+        }
+    }
+}
+
+fn scheme(url: &str) -> &str {
+    url.split_once(':').map_or("", |(scheme, _)| scheme)
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite_path(url: &str) -> &str {
+    let rest = url.strip_prefix("sqlite:").unwrap_or(url);
+    rest.strip_prefix("//").unwrap_or(rest)
+}
+
+impl TryFrom<String> for DatabaseUrl {
+    type Error = DatabaseUrlError;
+
+    fn try_from(url: String) -> Result<Self, DatabaseUrlError> {
+        let backend = match scheme(&url) {
+            #[cfg(feature = "sqlite")]
+            "sqlite" => match sqlite_path(&url) {
+                "" | ":memory:" => return Err(DatabaseUrlError::NoFile),
+                _ => Backend::Sqlite,
+            },
+            #[cfg(not(feature = "sqlite"))]
+            "sqlite" => return Err(DatabaseUrlError::NotBuilt("sqlite")),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => Backend::Postgres,
+            #[cfg(not(feature = "postgres"))]
+            "postgres" | "postgresql" => return Err(DatabaseUrlError::NotBuilt("postgres")),
+            other => return Err(DatabaseUrlError::UnknownScheme(other.to_owned())),
+        };
+        Ok(Self { backend, secret: url.into() })
+    }
+}
+
+impl std::str::FromStr for DatabaseUrl {
+    type Err = DatabaseUrlError;
+
+    fn from_str(url: &str) -> Result<Self, DatabaseUrlError> {
+        url.to_owned().try_into()
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = self.secret.expose_secret();
+        let shown =
+            ::url::Url::parse(url).ok().filter(|u| !u.cannot_be_a_base()).and_then(|mut parsed| {
+                let has_host = parsed.has_host() && !parsed.username().is_empty();
+                if has_host {
+                    parsed.set_password(None).ok()?;
+                }
+                parsed.set_query(None);
+                Some(parsed.to_string())
+            });
+        match self.backend {
+            #[cfg(feature = "sqlite")]
+            Backend::Sqlite => f.write_str(url),
+            #[cfg(feature = "postgres")]
+            Backend::Postgres => f.write_str(shown.as_deref().unwrap_or("postgres://…")),
+        }
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DatabaseUrl({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(all(feature = "sqlite", feature = "postgres"))]
+    fn the_scheme_selects_the_backend() {
+        let parse = |url: &str| url.parse::<DatabaseUrl>();
+        for (url, path) in [
+            ("sqlite://data/app.db", "data/app.db"),
+            ("sqlite:///tmp/app.db", "/tmp/app.db"),
+            ("sqlite:app.db", "app.db"),
+        ] {
+            let parsed = parse(url).unwrap();
+            assert_eq!((parsed.backend(), parsed.connection_string()), (Backend::Sqlite, path));
+        }
+        assert_eq!(parse("postgres://u@h/d").unwrap().backend(), Backend::Postgres);
+        assert_eq!(parse("sqlite://").unwrap_err(), DatabaseUrlError::NoFile);
+        assert_eq!(parse("sqlite::memory:").unwrap_err(), DatabaseUrlError::NoFile);
+        for url in ["", "oracle://h", "app.db"] {
+            let error = parse(url).unwrap_err();
+            assert!(matches!(error, DatabaseUrlError::UnknownScheme(_)), "{url}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "postgres")]
+    fn a_password_is_never_shown() {
+        for url in [
+            "postgres://user:hunter2@host:5432/db",
+            "postgres://user@host/db?password=hunter2",
+            "postgres://:hunter2@/db",
+            "postgres:hunter2",
+        ] {
+            let parsed: DatabaseUrl = url.parse().unwrap();
+            let shown = format!("{parsed} {parsed:?}");
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
+    }
+}
