@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use diesel::r2d2::{HandleError, ManageConnection, Pool, R2D2Connection};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::connection::DbConnection;
 use super::url::{Backend, DatabaseUrl};
@@ -80,6 +80,12 @@ impl Store {
         }
     }
 
+    /// Waits for the turn to use a connection. Keep it while using one: it bounds the threads that
+    /// block at the same time.
+    pub async fn turn(&self) -> OwnedSemaphorePermit {
+        self.turns.clone().acquire_owned().await.expect("the semaphore is never closed")
+    }
+
     /// Runs `work` with a connection on a thread that may block.
     ///
     /// # Errors
@@ -88,7 +94,7 @@ impl Store {
         &self,
         work: impl FnOnce(&mut DbConnection) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        let turn = self.turns.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let turn = self.turn().await;
         let store = self.clone();
         let task = tokio::task::spawn_blocking(move || {
             let _turn = turn;

@@ -1,0 +1,84 @@
+//! `hapax check`
+
+use std::path::Path;
+
+use super::{Failure, load};
+use crate::cmq::{CmqError, Credentials, ErrorClass};
+use crate::config::{Config, Problem, QueueConfig};
+use crate::service::{client, credentials, store_options};
+use crate::store::{Store, pending_migrations};
+
+pub fn check(file: &Path) -> Result<(), Failure> {
+    let config = load(file)?;
+    println!("{}: the configuration is valid", file.display());
+    let mut problems = Vec::new();
+    check_database(&config, &mut problems);
+    check_queues(&config, &mut problems);
+    if config.appliers.is_empty() {
+        let reason = "there is none: every message would be held, unless the service registers \
+                      appliers in Rust";
+        println!("{}: applier: note: {reason}", file.display());
+    }
+    if problems.is_empty() {
+        println!("nothing is wrong");
+        return Ok(());
+    }
+    let lines = problems.into_iter().map(|Problem { key, reason }| {
+        let file = file.display();
+        format!("{file}: {key}: {reason}")
+    });
+    Err(Failure::running(lines.collect::<Vec<_>>().join("\n")))
+}
+
+fn check_database(config: &Config, problems: &mut Vec<Problem>) {
+    let mut add =
+        |reason: String| problems.push(Problem { key: "database.url".to_owned(), reason });
+    let url = &config.database.url;
+    match Store::new(store_options(config)).run_here(pending_migrations) {
+        Err(error) => add(error.to_string()),
+        Ok(Err(error)) => add(format!("the migrations could not be looked at: {error}")),
+        Ok(Ok(pending)) if pending.is_empty() => println!("{url}: connected; up to date"),
+        Ok(Ok(_)) if config.database.migrate_at_start => {
+            println!("{url}: connected; `hapax run` will bring the tables up to date");
+        }
+        Ok(Ok(pending)) => add(format!(
+            "connected, but {} migrations are missing and database.migrate_at_start is false; run \
+             `hapax migrate`",
+            pending.len()
+        )),
+    }
+}
+
+fn check_queues(config: &Config, problems: &mut Vec<Problem>) {
+    let credentials = match credentials(config) {
+        Ok(credentials) => credentials,
+        Err(error) => {
+            let key = "credentials".to_owned();
+            return problems.push(Problem { key, reason: error.to_string() });
+        }
+    };
+    actix::System::new().block_on(async {
+        for (index, queue) in config.queues.iter().enumerate() {
+            match ask(queue, &credentials).await {
+                Ok(()) => println!("queue {} at {}: reached", queue.name, queue.endpoint),
+                Err(error) => problems.push(Problem {
+                    key: format!("queue[{index}].{}", culprit(&error)),
+                    reason: error.to_string(),
+                }),
+            }
+        }
+    });
+}
+
+async fn ask(queue: &QueueConfig, credentials: &Credentials) -> Result<(), CmqError> {
+    client(queue, credentials)?.query_queue_route(&queue.name).await.map(drop)
+}
+
+/// The key that most likely has to be changed.
+fn culprit(error: &CmqError) -> &'static str {
+    match error.class() {
+        ErrorClass::NoSuchQueue => "name",
+        ErrorClass::Authentication => "endpoint (credentials)",
+        _ => "endpoint",
+    }
+}

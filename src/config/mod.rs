@@ -1,0 +1,203 @@
+//! The typed configuration: a TOML file, each key of which can be overridden from the environment.
+
+mod load;
+mod validate;
+
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use crate::cmq::signature::SignatureMethod;
+use crate::event::{BodyEncoding, Envelope, EventIdPointers, Pointer, Preset};
+use crate::handler::DeclaredApplierSpec;
+use crate::store::DatabaseUrl;
+
+pub use load::{ConfigError, ENVIRONMENT_PREFIX, Problem};
+
+/// Longest consumer name, in bytes.
+pub const MAX_CONSUMER_BYTES: usize = 64;
+
+/// The whole configuration.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Name of this consumer, 1 to 64 bytes: claims belong to it, so services that share a database
+    /// need different names, and instances of one service the same.
+    pub consumer: String,
+    /// The database.
+    pub database: DatabaseConfig,
+    /// The CMQ credentials; the environment variables `TENCENTCLOUD_SECRET_ID`,
+    /// `TENCENTCLOUD_SECRET_KEY` and `TENCENTCLOUD_TOKEN` come first.
+    #[serde(default)]
+    pub credentials: CredentialsConfig,
+    /// The queues to consume.
+    #[serde(rename = "queue", default)]
+    pub queues: Vec<QueueConfig>,
+    /// Appliers declared in SQL.
+    #[serde(rename = "applier", default)]
+    pub appliers: Vec<DeclaredApplierSpec>,
+    /// How long a stop waits for what was received, in seconds.
+    #[serde(default = "default_drain_timeout_seconds")]
+    pub drain_timeout_seconds: u64,
+    /// What is logged.
+    #[serde(default)]
+    pub log: LogConfig,
+}
+
+/// `[database]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatabaseConfig {
+    /// `postgres://…` or `sqlite://FILE`.
+    pub url: DatabaseUrl,
+    /// Most connections, 1 to 1,000.
+    #[serde(default = "default_pool_size")]
+    pub pool_size: u32,
+    /// Longest wait for a connection, in seconds, 1 to 300.
+    #[serde(default = "default_connect_timeout_seconds")]
+    pub connect_timeout_seconds: u64,
+    /// Whether `run` brings hapax's own tables up to date.
+    #[serde(default = "default_true")]
+    pub migrate_at_start: bool,
+}
+
+/// `[credentials]`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CredentialsConfig {
+    /// Secret id.
+    pub secret_id: Option<String>,
+    /// Secret key.
+    pub secret_key: Option<SecretString>,
+    /// Token of temporary credentials.
+    pub token: Option<SecretString>,
+}
+
+/// `[[queue]]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueConfig {
+    /// The queue's name.
+    pub name: String,
+    /// `http://` or `https://` URL of the region's endpoint.
+    pub endpoint: String,
+    /// The queue's visibility time-out in seconds, 1 to 43,200, as it is set in CMQ.
+    #[serde(default = "default_visibility_timeout_seconds")]
+    pub visibility_timeout_seconds: u32,
+    /// Length of a long poll in seconds, 0 to 30. Tencent recommends about 3.
+    #[serde(default = "default_polling_wait_seconds")]
+    pub polling_wait_seconds: u32,
+    /// Long polls at the same time while the queue is full, 1 to 64; an idle queue costs one.
+    #[serde(default = "default_max_concurrent_polls")]
+    pub max_concurrent_polls: usize,
+    /// Most messages in memory, 1 to 100,000.
+    #[serde(default = "default_max_in_flight_messages")]
+    pub max_in_flight_messages: usize,
+    /// Most bytes of bodies in memory; polls in the air come on top (16 MiB each at most).
+    #[serde(default = "default_max_in_flight_bytes")]
+    pub max_in_flight_bytes: usize,
+    /// How bodies are encoded.
+    #[serde(default)]
+    pub body_encoding: BodyEncoding,
+    /// Hash of the request signatures.
+    #[serde(default)]
+    pub signature_method: SignatureMethod,
+    /// Where in a body the event stands.
+    #[serde(default)]
+    pub envelope: EnvelopeConfig,
+}
+
+/// `[queue.envelope]`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnvelopeConfig {
+    /// `native` or `cloudevents`.
+    #[serde(default)]
+    pub preset: Preset,
+    /// JSON Pointer to the event id, or several whose values together are the id.
+    pub event_id: Option<EventIdPointers>,
+    /// JSON Pointer to the event type.
+    pub event_type: Option<Pointer>,
+    /// JSON Pointer to the time at which the event happened.
+    pub occurred_at: Option<Pointer>,
+    /// JSON Pointer to the payload; empty for the whole body.
+    pub payload: Option<Pointer>,
+}
+
+impl EnvelopeConfig {
+    /// The preset with what deviates from it.
+    pub fn envelope(&self) -> Envelope {
+        let Self { preset, event_id, event_type, occurred_at, payload } = self.clone();
+        Envelope::new(preset, event_id, event_type, occurred_at, payload)
+    }
+}
+
+/// `[log]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    /// What is logged: a level, or directives as of tracing-subscriber's `EnvFilter`.
+    #[serde(default = "default_log_filter")]
+    pub filter: String,
+    /// How it is written.
+    #[serde(default)]
+    pub format: LogFormat,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { filter: default_log_filter(), format: LogFormat::default() }
+    }
+}
+
+/// How log lines are written, always to standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Human on a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    /// For reading.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+fn default_drain_timeout_seconds() -> u64 {
+    30
+}
+
+fn default_pool_size() -> u32 {
+    8
+}
+
+fn default_connect_timeout_seconds() -> u64 {
+    5
+}
+
+fn default_true() -> bool {
+    true
+}
+
+fn default_visibility_timeout_seconds() -> u32 {
+    30
+}
+
+fn default_polling_wait_seconds() -> u32 {
+    3
+}
+
+fn default_max_concurrent_polls() -> usize {
+    4
+}
+
+fn default_max_in_flight_messages() -> usize {
+    1_024
+}
+
+fn default_max_in_flight_bytes() -> usize {
+    64 << 20
+}
+
+fn default_log_filter() -> String {
+    "info".into()
+}

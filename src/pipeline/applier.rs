@@ -1,0 +1,248 @@
+//! Applies the events of one type and shard, batching while busy.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use tokio::time::Instant;
+
+use super::backoff::Backoff;
+use super::delivery::{Acknowledge, Hold, HoldReason, Work};
+use super::link::Link;
+use super::observer::{Observation, Observer};
+use super::quarantine::Quarantine;
+use super::transaction::{Verdict, apply_batch};
+use crate::handler::{ErasedApplier, Policy};
+use crate::store::Store;
+
+/// First and longest pause while the database is contended.
+const CONTENTION_PAUSES: (Duration, Duration) =
+    (Duration::from_millis(10), Duration::from_millis(500));
+/// First and longest pause while the database cannot be used.
+const UNAVAILABLE_PAUSES: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(5));
+/// First and longest pause before an event that failed is tried again.
+const FAILURE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What the shards of one event type have in common.
+pub struct Group {
+    /// The event type.
+    pub event_type: String,
+    /// What is done with an event.
+    pub applier: Arc<dyn ErasedApplier>,
+    /// How it is done.
+    pub policy: Policy,
+    /// The consumer whose claims these are.
+    pub consumer: String,
+    /// The database.
+    pub store: Store,
+    /// Where events go that cannot be applied.
+    pub quarantine: Link<Quarantine>,
+    /// Who is told what happens.
+    pub observer: Observer,
+}
+
+/// The actor, one an event type and shard.
+pub struct Applier {
+    group: Arc<Group>,
+    ready: VecDeque<Work>,
+    /// Events that failed, with the time of their next try.
+    delayed: Vec<(Instant, Work)>,
+    wake: Option<SpawnHandle>,
+    busy: bool,
+    contention: Backoff,
+    unavailable: Backoff,
+    /// Whether the database was unavailable last time, so that only changes are logged.
+    is_unavailable: bool,
+}
+
+impl Applier {
+    /// A shard of `group`.
+    pub fn new(group: Arc<Group>) -> Self {
+        Self {
+            group,
+            ready: VecDeque::new(),
+            delayed: Vec::new(),
+            wake: None,
+            busy: false,
+            contention: Backoff::new(CONTENTION_PAUSES.0, CONTENTION_PAUSES.1),
+            unavailable: Backoff::new(UNAVAILABLE_PAUSES.0, UNAVAILABLE_PAUSES.1),
+            is_unavailable: false,
+        }
+    }
+
+    /// Starts the next batch unless one is under way: whatever came in the meantime is in it.
+    fn proceed(&mut self, context: &mut Context<Self>) {
+        if self.busy {
+            return;
+        }
+        let batch = self.next_batch();
+        if batch.is_empty() {
+            return self.wake_for_delayed(context);
+        }
+        self.busy = true;
+        let run = run(self.group.clone(), batch).into_actor(self);
+        context.spawn(run.map(|settled, applier, context| applier.settle(settled, context)));
+    }
+
+    fn next_batch(&mut self) -> Vec<Work> {
+        let now = Instant::now();
+        for index in (0..self.delayed.len()).rev() {
+            if self.delayed[index].0 <= now {
+                self.ready.push_back(self.delayed.swap_remove(index).1);
+            }
+        }
+        let mut batch = Vec::new();
+        while batch.len() < self.group.policy.max_batch_events {
+            let Some(work) = self.ready.pop_front() else { break };
+            if work.delivery.is_past_deadline() {
+                self.drop_late(&work);
+            } else {
+                batch.push(work);
+            }
+        }
+        batch
+    }
+
+    fn wake_for_delayed(&mut self, context: &mut Context<Self>) {
+        if let Some(next) = self.delayed.iter().map(|(at, _)| *at).min() {
+            let wait = next.saturating_duration_since(Instant::now());
+            let timer = context.run_later(wait, Self::proceed);
+            if let Some(earlier) = self.wake.replace(timer) {
+                context.cancel_future(earlier);
+            }
+        }
+    }
+
+    fn settle(&mut self, settled: Vec<(Work, Verdict)>, context: &mut Context<Self>) {
+        let mut pause = Duration::ZERO;
+        let mut again = Vec::new();
+        for (work, verdict) in settled {
+            match verdict {
+                Verdict::Contention(reason) => {
+                    self.observe_failure(&work, &reason);
+                    if pause.is_zero() {
+                        pause = self.contention.pause();
+                    }
+                    again.push(work);
+                }
+                Verdict::Unavailable(reason) => {
+                    self.note_unavailable(&reason);
+                    if pause.is_zero() {
+                        pause = self.unavailable.pause();
+                    }
+                    again.push(work);
+                }
+                verdict => self.finish(work, verdict),
+            }
+        }
+        if pause.is_zero() {
+            self.contention.reset();
+            self.note_available();
+            self.busy = false;
+            return self.proceed(context);
+        }
+        again.into_iter().rev().for_each(|work| self.ready.push_front(work));
+        context.run_later(pause, |applier, context| {
+            applier.busy = false;
+            applier.proceed(context);
+        });
+    }
+
+    fn finish(&mut self, work: Work, verdict: Verdict) {
+        let (event_id, message_id) = (&work.event.id, &work.delivery.message.msg_id);
+        match verdict {
+            Verdict::Applied => {
+                tracing::debug!(event_id, message_id, "applied");
+                (self.group.observer)(&Observation::Applied { event_id, message_id });
+                Acknowledge::send(work.delivery);
+            }
+            Verdict::Duplicate => {
+                tracing::debug!(event_id, message_id, "applied before; nothing to do");
+                (self.group.observer)(&Observation::Duplicate { event_id, message_id });
+                Acknowledge::send(work.delivery);
+            }
+            Verdict::Conflict(detail) => self.hold(work, HoldReason::Conflict, detail),
+            Verdict::Rejected(detail) => self.hold(work, HoldReason::Rejected, detail),
+            Verdict::Failed(reason) => self.retry_or_hold(work, reason),
+            Verdict::Contention(_) | Verdict::Unavailable(_) => {}
+        }
+    }
+
+    fn retry_or_hold(&mut self, mut work: Work, reason: String) {
+        self.observe_failure(&work, &reason);
+        work.failures += 1;
+        let left = self.group.policy.max_attempts.saturating_sub(work.failures);
+        if left == 0 {
+            let detail = format!("it failed {} times, at last with: {reason}", work.failures);
+            return self.hold(work, HoldReason::RetriesExhausted, detail);
+        }
+        let mut backoff = Backoff::new(FAILURE_PAUSES.0, FAILURE_PAUSES.1);
+        let pause = (0..work.failures).map(|_| backoff.pause()).last().unwrap_or_default();
+        // All tries fit before the deadline, or the failures would be forgotten with the delivery.
+        let now = Instant::now();
+        let fitting = work.delivery.deadline.saturating_duration_since(now) / (left + 1);
+        self.delayed.push((now + pause.min(fitting), work));
+    }
+
+    fn hold(&self, work: Work, reason: HoldReason, detail: String) {
+        let Work { event, delivery, .. } = work;
+        self.group.quarantine.send(Hold { delivery, event: Some(event), reason, detail });
+    }
+
+    fn observe_failure(&self, work: &Work, reason: &str) {
+        let (event_id, message_id) = (&work.event.id, &work.delivery.message.msg_id);
+        tracing::debug!(event_id, message_id, reason, "rolled back");
+        (self.group.observer)(&Observation::Failed { event_id, message_id, reason });
+    }
+
+    fn drop_late(&self, work: &Work) {
+        let (event_id, message_id) = (&work.event.id, &work.delivery.message.msg_id);
+        let why = "its visibility time-out ended before its turn came";
+        tracing::debug!(event_id, message_id, why, "dropped");
+        (self.group.observer)(&Observation::Dropped { message_id, why });
+    }
+
+    fn note_unavailable(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.is_unavailable, true) {
+            let event_type = self.group.event_type.as_str();
+            tracing::warn!(event_type, reason, "the database cannot be used; retrying");
+        }
+    }
+
+    fn note_available(&mut self) {
+        self.unavailable.reset();
+        if std::mem::take(&mut self.is_unavailable) {
+            let event_type = self.group.event_type.as_str();
+            tracing::info!(event_type, "the database can be used again");
+        }
+    }
+}
+
+/// Runs a batch where it may block. A batch that is lost with its thread goes back to the queue.
+async fn run(group: Arc<Group>, batch: Vec<Work>) -> Vec<(Work, Verdict)> {
+    let turn = group.store.turn().await;
+    let blocking = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let verdicts = apply_batch(&group, &batch);
+        batch.into_iter().zip(verdicts).collect()
+    });
+    blocking.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a batch was lost; the queue brings its messages again");
+        Vec::new()
+    })
+}
+
+impl Actor for Applier {
+    type Context = Context<Self>;
+}
+
+impl Handler<Work> for Applier {
+    type Result = ();
+
+    fn handle(&mut self, work: Work, context: &mut Self::Context) {
+        self.ready.push_back(work);
+        self.proceed(context);
+    }
+}

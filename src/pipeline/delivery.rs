@@ -1,0 +1,130 @@
+//! What passes between the actors.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, NaiveDateTime};
+use tokio::time::Instant;
+
+use super::budget::{Permit, ShareToken};
+use super::link::Link;
+use super::{Acker, Observer};
+use crate::cmq::Message;
+use crate::event::{BodyEncoding, Envelope, Event};
+
+/// What is the same for all deliveries of a queue.
+pub struct QueueContext {
+    /// The queue's name.
+    pub name: String,
+    /// How bodies are encoded.
+    pub body_encoding: BodyEncoding,
+    /// Where in a body the event stands.
+    pub envelope: Envelope,
+    /// Who deletes this queue's messages.
+    pub acker: Link<Acker>,
+    /// Who is told what happens.
+    pub observer: Observer,
+}
+
+/// A received message on its way. Dropping it leaves it to the queue, which brings it again.
+pub struct Delivery {
+    /// Where it came from.
+    pub queue: Arc<QueueContext>,
+    /// The message.
+    pub message: Message,
+    /// When its receipt handle is no longer to be relied on.
+    pub deadline: Instant,
+    /// Its place in the queue's budget.
+    pub permit: Permit,
+}
+
+impl Delivery {
+    /// Whether work on it is pointless, for the queue hands it out again about now.
+    pub fn is_past_deadline(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    /// When the producer sent it, UTC, if the queue says so.
+    pub fn enqueued_at(&self) -> Option<NaiveDateTime> {
+        let seconds = Some(self.message.enqueue_time).filter(|seconds| *seconds > 0)?;
+        DateTime::from_timestamp(seconds, 0).map(|time| time.naive_utc())
+    }
+}
+
+/// A delivery with its event, for an Applier.
+#[derive(actix::Message)]
+#[rtype(result = "()")]
+pub struct Work {
+    /// The event.
+    pub event: Event,
+    /// What brought it.
+    pub delivery: Delivery,
+    /// Failed tries so far.
+    pub failures: u32,
+    /// The event type's share of the budget.
+    pub share: ShareToken,
+}
+
+/// Why a message is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldReason {
+    /// The body is no event.
+    Malformed,
+    /// No applier for its event type.
+    UnknownType,
+    /// The event id was applied before with another payload.
+    Conflict,
+    /// The applier or the schema refused it.
+    Rejected,
+    /// It failed as often as it may.
+    RetriesExhausted,
+}
+
+impl HoldReason {
+    /// The value of the column `reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::UnknownType => "unknown_type",
+            Self::Conflict => "conflict",
+            Self::Rejected => "rejected",
+            Self::RetriesExhausted => "retries_exhausted",
+        }
+    }
+}
+
+/// A delivery that cannot be applied, for the Quarantine.
+#[derive(actix::Message)]
+#[rtype(result = "()")]
+pub struct Hold {
+    /// What brought it.
+    pub delivery: Delivery,
+    /// Its event, if it has one.
+    pub event: Option<Event>,
+    /// The kind of reason.
+    pub reason: HoldReason,
+    /// The reason in a sentence.
+    pub detail: String,
+}
+
+/// A delivery whose effect or copy is durable, for the Acker.
+#[derive(actix::Message)]
+#[rtype(result = "()")]
+pub struct Acknowledge {
+    /// The message to delete.
+    pub message_id: String,
+    /// The handle of this receive.
+    pub receipt_handle: String,
+    /// When the handle is no longer to be relied on.
+    pub deadline: Instant,
+    /// Kept until the message is deleted, so that undeleted ones stay bounded.
+    pub permit: Permit,
+}
+
+impl Acknowledge {
+    /// Sends a delivery to its queue's Acker; its body is freed.
+    pub fn send(delivery: Delivery) {
+        let Delivery { queue, message, deadline, permit } = delivery;
+        let (message_id, receipt_handle) = (message.msg_id, message.receipt_handle);
+        queue.acker.send(Self { message_id, receipt_handle, deadline, permit });
+    }
+}

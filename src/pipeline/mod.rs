@@ -1,0 +1,31 @@
+//! From received messages to settled ones: the actors and what passes between them.
+//!
+//! ```text
+//! Receiver ──Incoming──> Router ──Work──> Applier[type][shard] ──Acknowledge──> Acker
+//!                          └─────Hold──> Quarantine <──Hold──┘       (Quarantine ──> Acker too)
+//! ```
+//! A [`Delivery`] carries its permit: dropping it anywhere frees its place, and the queue brings the
+//! message again after its visibility time-out. Nothing but a commit leads to the [`Acker`].
+
+mod acker;
+mod applier;
+mod backoff;
+mod budget;
+mod delivery;
+mod link;
+mod observer;
+mod quarantine;
+mod receiver;
+mod router;
+mod start;
+mod transaction;
+
+pub use acker::Acker;
+pub use applier::Applier;
+pub use budget::Budget;
+pub use delivery::{Delivery, HoldReason, QueueContext};
+pub use observer::{Observation, Observer};
+pub use quarantine::Quarantine;
+pub use receiver::Receiver;
+pub use router::Router;
+pub use start::{Pipeline, PipelineOptions, QueueOptions};

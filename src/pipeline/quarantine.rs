@@ -1,0 +1,139 @@
+//! Writes down what cannot be applied, and only then lets it be deleted from its queue.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use actix::prelude::*;
+
+use super::backoff::Backoff;
+use super::delivery::{Acknowledge, Hold};
+use super::observer::{Observation, Observer};
+use crate::event::Digest;
+use crate::store::{HeldState, NewHeldMessage, Store, StoreError, hold, in_transaction};
+
+/// Messages that one transaction takes at most.
+const MAX_BATCH_MESSAGES: usize = 64;
+/// First and longest pause after a failed write.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// The actor.
+pub struct Quarantine {
+    consumer: String,
+    store: Store,
+    observer: Observer,
+    waiting: VecDeque<Hold>,
+    busy: bool,
+    backoff: Backoff,
+}
+
+impl Quarantine {
+    /// Holds messages for `consumer`.
+    pub fn new(consumer: String, store: Store, observer: Observer) -> Self {
+        let backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        let waiting = VecDeque::new();
+        Self { consumer, store, observer, waiting, busy: false, backoff }
+    }
+
+    fn proceed(&mut self, context: &mut Context<Self>) {
+        self.waiting.retain(|hold| !hold.delivery.is_past_deadline());
+        if self.busy || self.waiting.is_empty() {
+            return;
+        }
+        let size = self.waiting.len().min(MAX_BATCH_MESSAGES);
+        let batch: Vec<Hold> = self.waiting.drain(..size).collect();
+        self.busy = true;
+        let write = write(self.store.clone(), self.consumer.clone(), batch).into_actor(self);
+        context.spawn(write.map(|(batch, result), quarantine, context| match result {
+            Ok(()) => quarantine.written(batch, context),
+            Err(reason) => quarantine.failed(batch, &reason, context),
+        }));
+    }
+
+    fn written(&mut self, batch: Vec<Hold>, context: &mut Context<Self>) {
+        for Hold { delivery, event, reason, detail } in batch {
+            let message_id = delivery.message.msg_id.as_str();
+            let event_id = event.as_ref().map(|event| event.id.as_str());
+            let queue = delivery.queue.name.as_str();
+            let why = reason.as_str();
+            tracing::warn!(queue, message_id, event_id, reason = why, detail, "held");
+            (self.observer)(&Observation::Held { message_id, reason, detail: &detail });
+            Acknowledge::send(delivery);
+        }
+        self.backoff.reset();
+        self.busy = false;
+        self.proceed(context);
+    }
+
+    fn failed(&mut self, batch: Vec<Hold>, reason: &str, context: &mut Context<Self>) {
+        tracing::warn!(reason, messages = batch.len(), "cannot hold messages; retrying");
+        batch.into_iter().rev().for_each(|hold| self.waiting.push_front(hold));
+        context.run_later(self.backoff.pause(), |quarantine, context| {
+            quarantine.busy = false;
+            quarantine.proceed(context);
+        });
+    }
+}
+
+async fn write(
+    store: Store,
+    consumer: String,
+    batch: Vec<Hold>,
+) -> (Vec<Hold>, Result<(), String>) {
+    let rows: Vec<NewHeldMessage> = batch.iter().map(row).collect();
+    let written: Result<Result<(), diesel::result::Error>, StoreError> = store
+        .run(move |connection| {
+            in_transaction(connection, |tx| {
+                rows.iter().try_for_each(|row| hold(tx, &consumer, row))
+            })
+        })
+        .await;
+    let result = match written {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    (batch, result)
+}
+
+fn row(held: &Hold) -> NewHeldMessage {
+    let Hold { delivery, event, reason, detail } = held;
+    let message = &delivery.message;
+    NewHeldMessage {
+        queue: delivery.queue.name.clone(),
+        hold_key: hold_key(held).0.to_vec(),
+        message_id: message.msg_id.clone(),
+        event_id: event.as_ref().map(|event| event.id.clone()),
+        event_type: event.as_ref().map(|event| event.event_type.clone()),
+        state: HeldState::Quarantined,
+        reason: reason.as_str(),
+        detail: detail.clone(),
+        body: message.msg_body.clone().into_bytes(),
+        enqueued_at: delivery.enqueued_at(),
+    }
+}
+
+/// Copies of an event are one, however they are spelt; bodies that are no event are told apart by
+/// their bytes.
+fn hold_key(held: &Hold) -> Digest {
+    match &held.event {
+        Some(event) => {
+            let mut key = event.digest.0.to_vec();
+            key.extend_from_slice(event.id.as_bytes());
+            Digest::of_bytes(&key)
+        }
+        None => Digest::of_bytes(held.delivery.message.msg_body.as_bytes()),
+    }
+}
+
+impl Actor for Quarantine {
+    type Context = Context<Self>;
+}
+
+impl Handler<Hold> for Quarantine {
+    type Result = ();
+
+    fn handle(&mut self, hold: Hold, context: &mut Self::Context) {
+        self.waiting.push_back(hold);
+        self.proceed(context);
+    }
+}

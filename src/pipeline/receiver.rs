@@ -1,0 +1,197 @@
+//! Polls a queue, as far as permits allow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use actix::prelude::*;
+use tokio::time::Instant;
+
+use super::backoff::Backoff;
+use super::budget::Budget;
+use super::delivery::{Delivery, QueueContext};
+use super::link::Link;
+use super::router::{Incoming, Router};
+use crate::cmq::{Client, CmqError, MAX_BATCH_MESSAGES};
+
+/// First and longest pause after a failed poll.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// A receipt handle is not relied on for the last tenth of its visibility time-out, 2 s at most: the
+/// answer was under way for a while, and the delete has to arrive in time.
+const MAX_DEADLINE_MARGIN: Duration = Duration::from_secs(2);
+
+/// How a queue is polled.
+#[derive(Debug, Clone, Copy)]
+pub struct Polling {
+    /// Long polls at the same time while the queue is full; an idle queue costs one.
+    pub max_concurrent_polls: usize,
+    /// Length of a long poll in seconds.
+    pub wait_seconds: u32,
+    /// The queue's visibility time-out.
+    pub visibility_timeout: Duration,
+}
+
+/// The actor. It starts with one poll; each that comes back full adds one, up to the limit, and each
+/// that comes back empty takes one away.
+pub struct Receiver {
+    queue: Arc<QueueContext>,
+    client: Client,
+    router: Link<Router>,
+    budget: Arc<Budget>,
+    polling: Polling,
+    running: usize,
+    wanted: usize,
+    draining: Arc<AtomicBool>,
+    backoff: Backoff,
+    /// The error that polls fail with, so that a change is logged and a repetition is not.
+    failing: Option<String>,
+    last_poll_was_useful: bool,
+}
+
+/// No new polls from now on. Polls in the air are awaited, for they may bring messages.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct StopPolling;
+
+enum Polled {
+    /// How many messages came and how many of them the Router kept.
+    Messages {
+        received: usize,
+        kept: usize,
+    },
+    Failed(CmqError),
+}
+
+impl Receiver {
+    /// A receiver that starts polling when it is started.
+    pub fn new(
+        queue: Arc<QueueContext>,
+        client: Client,
+        router: Link<Router>,
+        budget: Arc<Budget>,
+        polling: Polling,
+    ) -> Self {
+        Self {
+            queue,
+            client,
+            router,
+            budget,
+            polling,
+            running: 0,
+            wanted: 1,
+            draining: Arc::default(),
+            backoff: Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1),
+            failing: None,
+            last_poll_was_useful: true,
+        }
+    }
+
+    fn fill_up(&mut self, context: &mut Context<Self>) {
+        while !self.is_draining() && self.running < self.wanted {
+            self.running += 1;
+            let poll = self.poll().into_actor(self).map(|polled, receiver, context| {
+                receiver.running -= 1;
+                receiver.after_poll(polled, context);
+            });
+            context.spawn(poll);
+        }
+    }
+
+    fn poll(&self) -> impl Future<Output = Polled> + use<> {
+        let (queue, client) = (self.queue.clone(), self.client.clone());
+        let (router, budget) = (self.router.clone(), self.budget.clone());
+        let draining = self.draining.clone();
+        let Polling { wait_seconds, visibility_timeout, .. } = self.polling;
+        let wait_for_room = !self.last_poll_was_useful;
+        async move {
+            if wait_for_room {
+                budget.uncrowded().await;
+            }
+            let permits = budget.acquire(MAX_BATCH_MESSAGES).await;
+            // A poll that was still waiting for permits has asked for nothing yet.
+            if draining.load(Ordering::Relaxed) {
+                return Polled::Messages { received: 0, kept: 0 };
+            }
+            let limit = permits.len();
+            let received = client.batch_receive_message(&queue.name, limit, wait_seconds).await;
+            let messages = match received {
+                Ok(messages) => messages,
+                Err(error) => return Polled::Failed(error),
+            };
+            let margin = (visibility_timeout / 10).min(MAX_DEADLINE_MARGIN);
+            let deadline = Instant::now() + visibility_timeout - margin;
+            let received = messages.len();
+            let deliveries = messages.into_iter().zip(permits).map(|(message, mut permit)| {
+                permit.set_bytes(message.msg_body.len());
+                Delivery { queue: queue.clone(), message, deadline, permit }
+            });
+            let incoming = Incoming(deliveries.collect());
+            let kept = match router.address() {
+                Some(router) => router.send(incoming).await.unwrap_or(0),
+                None => 0,
+            };
+            Polled::Messages { received, kept }
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    fn after_poll(&mut self, polled: Polled, context: &mut Context<Self>) {
+        match polled {
+            Polled::Messages { received, kept } => {
+                self.recovered();
+                self.last_poll_was_useful = received == 0 || kept > 0;
+                self.wanted = match received {
+                    MAX_BATCH_MESSAGES.. => self.running + 2,
+                    0 => self.wanted.saturating_sub(1),
+                    _ => self.wanted,
+                }
+                .clamp(1, self.polling.max_concurrent_polls);
+                self.fill_up(context);
+            }
+            Polled::Failed(error) => {
+                self.wanted = 1;
+                let pause = self.backoff.pause().max(error.class().min_pause());
+                self.failed(&error, pause);
+                context.run_later(pause, Self::fill_up);
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &CmqError, pause: Duration) {
+        let class = format!("{:?}", error.class());
+        if self.failing.as_ref() != Some(&class) {
+            tracing::warn!(queue = self.queue.name, %error, ?pause, "polling fails; retrying");
+            self.failing = Some(class);
+        }
+    }
+
+    fn recovered(&mut self) {
+        self.backoff.reset();
+        if self.failing.take().is_some() {
+            tracing::info!(queue = self.queue.name, "polling works again");
+        }
+    }
+}
+
+impl Actor for Receiver {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        self.fill_up(context);
+    }
+}
+
+impl Handler<StopPolling> for Receiver {
+    type Result = ();
+
+    fn handle(&mut self, _: StopPolling, context: &mut Self::Context) {
+        self.draining.store(true, Ordering::Relaxed);
+        if self.running == 0 {
+            context.stop();
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Assembles the parts, runs them, and stops them in order.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cmq::{Client, ClientOptions, CmqError, Credentials, CredentialsError, Endpoint};
+use crate::config::{Config, ConfigError, QueueConfig};
+use crate::handler::{Applier, DeclaredApplier, Registry, RegistryError};
+use crate::pipeline::{Observer, Pipeline, PipelineOptions, QueueOptions};
+use crate::store::{Store, StoreError, StoreOptions, migrate};
+
+/// The service could not be assembled or started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Two appliers for one event type.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// No applier at all.
+    #[error(
+        "there is no applier, so every message would be held; declare an [[applier]] in the \
+         configuration, or register one in Rust"
+    )]
+    NoApplier,
+    /// A credential is missing.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The HTTP client could not be made.
+    #[error(transparent)]
+    Client(#[from] CmqError),
+    /// The database could not be reached.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// hapax's own tables could not be brought up to date.
+    #[error(
+        "hapax's tables could not be brought up to date: {0}; run `hapax migrate` with a user \
+             who may create tables, then set database.migrate_at_start = false"
+    )]
+    Migration(String),
+    /// The actor system ended unexpectedly.
+    #[error("the service ended unexpectedly: {0}")]
+    System(String),
+}
+
+/// A service that is configured, but not running.
+pub struct Service {
+    config: Config,
+    registry: Registry,
+    observer: Observer,
+}
+
+impl Service {
+    /// A service as the file says, with the appliers that are declared there.
+    ///
+    /// # Errors
+    /// The configuration cannot be used.
+    pub fn from_config_file(file: impl AsRef<Path>) -> Result<Self, ServiceError> {
+        Self::new(Config::load(file.as_ref())?)
+    }
+
+    /// A service as `config` says, with the appliers that are declared there.
+    ///
+    /// # Errors
+    /// A declared applier cannot be used.
+    pub fn new(config: Config) -> Result<Self, ServiceError> {
+        let mut registry = Registry::default();
+        let backend = config.database.url.backend();
+        for spec in &config.appliers {
+            let event_type = spec.event_type.clone();
+            let applier = DeclaredApplier::new(spec.clone(), backend)
+                .expect("a loaded configuration has valid appliers");
+            registry.insert(&event_type, Arc::new(applier))?;
+        }
+        Ok(Self { config, registry, observer: Arc::new(|_| {}) })
+    }
+
+    /// Adds an applier written in Rust.
+    ///
+    /// # Errors
+    /// Its event type has an applier already.
+    pub fn register<A: Applier>(mut self, applier: A) -> Result<Self, ServiceError> {
+        self.registry.register(applier)?;
+        Ok(self)
+    }
+
+    /// Lets `observer` see what happens.
+    pub fn observe(mut self, observer: Observer) -> Self {
+        self.observer = observer;
+        self
+    }
+
+    /// Runs until SIGTERM or SIGINT, then drains. Blocks; call it outside any async runtime.
+    ///
+    /// # Errors
+    /// The service could not be started.
+    pub fn run(self) -> Result<(), ServiceError> {
+        actix::System::new().block_on(async move {
+            let running = self.start().await?;
+            let signal = crate::signals::stop_requested().await;
+            tracing::info!(signal, "stopping");
+            running.drain().await;
+            Ok(())
+        })
+    }
+
+    /// Starts the service on the current actix system.
+    ///
+    /// # Errors
+    /// A credential is missing, or the database cannot be reached or brought up to date.
+    pub async fn start(self) -> Result<RunningService, ServiceError> {
+        let Self { config, registry, observer } = self;
+        if registry.is_empty() {
+            return Err(ServiceError::NoApplier);
+        }
+        let credentials = credentials(&config)?;
+        let store = Store::new(store_options(&config));
+        prepare(&store, config.database.migrate_at_start).await?;
+        if registry.len() >= store.concurrency() && store.concurrency() > 1 {
+            tracing::warn!(
+                event_types = registry.len(),
+                pool_size = config.database.pool_size,
+                "fewer connections than event types: a slow event type can hold up others; raise \
+                 database.pool_size"
+            );
+        }
+        let queues = config
+            .queues
+            .iter()
+            .map(|queue| queue_options(queue, &credentials))
+            .collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<&str> = config.queues.iter().map(|queue| queue.name.as_str()).collect();
+        let event_types: Vec<&str> = registry.iter().map(|(event_type, _)| event_type).collect();
+        let database = config.database.url.to_string();
+        tracing::info!(consumer = config.consumer, database, ?names, ?event_types, "started");
+        let consumer = config.consumer.clone();
+        let options = PipelineOptions { consumer, store, registry, queues, observer };
+        let drain_timeout = Duration::from_secs(config.drain_timeout_seconds);
+        Ok(RunningService { pipeline: Pipeline::start(options), drain_timeout })
+    }
+}
+
+/// A service that is running.
+pub struct RunningService {
+    pipeline: Pipeline,
+    drain_timeout: Duration,
+}
+
+impl RunningService {
+    /// Stops polling, and waits until what was received is settled, or the drain time-out is over.
+    pub async fn drain(self) {
+        let seconds = self.drain_timeout.as_secs();
+        match self.pipeline.drain(self.drain_timeout).await {
+            0 => tracing::info!("drained; nothing is left in memory"),
+            left => tracing::warn!(
+                left,
+                "not drained within {seconds} s; the queue brings the messages again"
+            ),
+        }
+    }
+}
+
+/// The credentials of the environment, or else of the configuration.
+pub(crate) fn credentials(config: &Config) -> Result<Credentials, CredentialsError> {
+    let given = config.credentials.clone();
+    Credentials::from_env_or(given.secret_id, given.secret_key, given.token)
+}
+
+pub(crate) fn store_options(config: &Config) -> StoreOptions {
+    StoreOptions {
+        url: config.database.url.clone(),
+        pool_size: config.database.pool_size,
+        connect_timeout: Duration::from_secs(config.database.connect_timeout_seconds),
+    }
+}
+
+pub(crate) fn client(queue: &QueueConfig, credentials: &Credentials) -> Result<Client, CmqError> {
+    let endpoint = Endpoint::parse(&queue.endpoint).expect("a loaded configuration is valid");
+    let signature_method = queue.signature_method;
+    Client::new(endpoint, ClientOptions { credentials: credentials.clone(), signature_method })
+}
+
+fn queue_options(
+    queue: &QueueConfig,
+    credentials: &Credentials,
+) -> Result<QueueOptions, ServiceError> {
+    Ok(QueueOptions {
+        name: queue.name.clone(),
+        client: client(queue, credentials)?,
+        body_encoding: queue.body_encoding,
+        envelope: queue.envelope.envelope(),
+        visibility_timeout: Duration::from_secs(queue.visibility_timeout_seconds.into()),
+        polling_wait_seconds: queue.polling_wait_seconds,
+        max_concurrent_polls: queue.max_concurrent_polls,
+        max_in_flight_messages: queue.max_in_flight_messages,
+        max_in_flight_bytes: queue.max_in_flight_bytes,
+    })
+}
+
+/// Bad connection data shows at the start, not at the first message.
+async fn prepare(store: &Store, migrate_now: bool) -> Result<(), ServiceError> {
+    let outcome = store
+        .run(move |connection| match migrate_now {
+            true => migrate(connection).map(Some).map_err(|error| error.to_string()),
+            false => Ok(None),
+        })
+        .await?;
+    if let Some(status) = outcome.map_err(ServiceError::Migration)? {
+        for name in &status.applied {
+            tracing::info!(name, "migration applied");
+        }
+    }
+    Ok(())
+}
