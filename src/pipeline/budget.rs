@@ -1,19 +1,24 @@
 //! What bounds a queue's messages in memory: permits, bytes, and each event type's share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
-/// A type may hold this many times as many permits as no type holds (the dynamic threshold of
-/// Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). With 3, one backed-up type
-/// gets three quarters of the permits, two get three sevenths each, and some always stay free.
+use crate::cmq::MAX_BATCH_MESSAGES;
+
+/// A type that is backed up may hold this many times as many permits as no type holds (the dynamic
+/// threshold of Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). With 3, one
+/// such type gets three quarters of the permits, two get three sevenths each.
 const SHARE_PER_FREE_PERMIT: usize = 3;
-
-/// Longest pause of polling because a type is at its share. A type that drains in the meantime
-/// loses nothing; one that does not must not stop the others for longer.
-const MAX_CROWDED_PAUSE: Duration = Duration::from_secs(1);
+/// One part in so many of the permits, and a poll's worth at least, is kept from each single type.
+const RESERVED_PART: usize = 8;
+/// A type is backed up when its messages stay in memory for longer than this. Also the longest
+/// pause of polling because a type is at its share: one that drains in the meantime loses nothing,
+/// and one that does not must not stop the others for longer.
+const BACKED_UP_AFTER: Duration = Duration::from_secs(1);
 
 /// The budget of one queue.
 pub struct Budget {
@@ -21,9 +26,28 @@ pub struct Budget {
     max_bytes: usize,
     permits: Arc<Semaphore>,
     bytes: AtomicUsize,
-    shares: Vec<AtomicUsize>,
+    shares: Vec<Mutex<Share>>,
     shared: AtomicUsize,
     released: Notify,
+}
+
+/// What one event type holds.
+struct Share {
+    held: usize,
+    /// When a message of the type last left, or came when there was none.
+    last_progress: Instant,
+    /// How long that message had been here.
+    last_stay: Duration,
+}
+
+impl Share {
+    fn is_backed_up(&self) -> bool {
+        let standstill = match self.held {
+            0 => Duration::ZERO,
+            _ => self.last_progress.elapsed(),
+        };
+        self.last_stay.max(standstill) > BACKED_UP_AFTER
+    }
 }
 
 /// The right to keep one message in memory. Dropping it gives the place free.
@@ -37,6 +61,7 @@ pub struct Permit {
 pub struct ShareToken {
     budget: Arc<Budget>,
     share: usize,
+    since: Instant,
 }
 
 impl Budget {
@@ -44,21 +69,23 @@ impl Budget {
     /// `shares` event types. The bytes are known only after receiving, so what is under way in
     /// polls comes on top of them.
     pub fn new(max_messages: usize, max_bytes: usize, shares: usize) -> Arc<Self> {
+        let share = || Share { held: 0, last_progress: Instant::now(), last_stay: Duration::ZERO };
         Arc::new(Self {
             max_messages,
             max_bytes,
             permits: Arc::new(Semaphore::new(max_messages)),
             bytes: AtomicUsize::new(0),
-            shares: (0..shares).map(|_| AtomicUsize::new(0)).collect(),
+            shares: (0..shares).map(|_| Mutex::new(share())).collect(),
             shared: AtomicUsize::new(0),
             released: Notify::new(),
         })
     }
 
-    /// Waits for `count` permits (as many as there are at all, if that is less).
-    pub async fn acquire(self: &Arc<Self>, count: usize) -> Vec<Permit> {
+    /// Waits for the permits of one poll and returns them: as many as a batch may have, or fewer in
+    /// a small budget.
+    pub async fn acquire_for_poll(self: &Arc<Self>) -> Vec<Permit> {
         self.wait_until(|| self.bytes.load(Ordering::Relaxed) < self.max_bytes).await;
-        let count = count.min(self.max_messages);
+        let count = self.poll_size();
         let mut places = self
             .permits
             .clone()
@@ -82,29 +109,52 @@ impl Budget {
         self.max_messages - self.permits.available_permits()
     }
 
-    /// Counts one message towards a type's share; `None` when the type has its share already. A
-    /// single type may take everything.
+    /// Counts one message towards a type's share; `None` when there is no room for it beside the
+    /// other types. A single type may take everything.
     pub fn take_share(self: &Arc<Self>, share: usize) -> Option<ShareToken> {
-        if self.is_at_its_share(share) {
+        let mut state = self.share(share);
+        let at_reserve = state.held + self.reserved() >= self.max_messages;
+        let stuck = self.is_crowding(&state) && state.is_backed_up();
+        if self.shares.len() > 1 && (at_reserve || stuck) {
             return None;
         }
-        self.shares[share].fetch_add(1, Ordering::Relaxed);
-        self.shared.fetch_add(1, Ordering::Relaxed);
-        Some(ShareToken { budget: self.clone(), share })
-    }
-
-    /// Waits while some type is at its share, but not for long.
-    pub async fn uncrowded(&self) {
-        let crowded = || (0..self.shares.len()).any(|share| self.is_at_its_share(share));
-        _ = tokio::time::timeout(MAX_CROWDED_PAUSE, self.wait_until(|| !crowded())).await;
-    }
-
-    fn is_at_its_share(&self, share: usize) -> bool {
-        if self.shares.len() == 1 {
-            return false;
+        if state.held == 0 {
+            state.last_progress = Instant::now();
         }
+        state.held += 1;
+        self.shared.fetch_add(1, Ordering::Relaxed);
+        Some(ShareToken { budget: self.clone(), share, since: Instant::now() })
+    }
+
+    /// Waits while a type is at its share that drains, for then the wait is short; and, unless
+    /// `last_poll_was_useful`, also while one is that does not. Never for long.
+    pub async fn uncrowded(&self, last_poll_was_useful: bool) {
+        let worth_waiting = |state: &Share| {
+            self.is_crowding(state) && !(last_poll_was_useful && state.is_backed_up())
+        };
+        let crowded = || (0..self.shares.len()).any(|share| worth_waiting(&self.share(share)));
+        _ = tokio::time::timeout(BACKED_UP_AFTER, self.wait_until(|| !crowded())).await;
+    }
+
+    fn share(&self, share: usize) -> MutexGuard<'_, Share> {
+        self.shares[share].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_crowding(&self, state: &Share) -> bool {
         let free = self.max_messages.saturating_sub(self.shared.load(Ordering::Relaxed));
-        self.shares[share].load(Ordering::Relaxed) >= SHARE_PER_FREE_PERMIT * free
+        self.shares.len() > 1 && state.held >= SHARE_PER_FREE_PERMIT * free
+    }
+
+    fn reserved(&self) -> usize {
+        (self.max_messages / RESERVED_PART).max(MAX_BATCH_MESSAGES).min(self.max_messages / 2)
+    }
+
+    fn poll_size(&self) -> usize {
+        match self.shares.len() {
+            1 => self.max_messages,
+            _ => self.reserved().max(1),
+        }
+        .min(MAX_BATCH_MESSAGES)
     }
 
     async fn wait_until(&self, condition: impl Fn() -> bool) {
@@ -137,7 +187,11 @@ impl Drop for Permit {
 
 impl Drop for ShareToken {
     fn drop(&mut self) {
-        self.budget.shares[self.share].fetch_sub(1, Ordering::Relaxed);
+        let mut state = self.budget.share(self.share);
+        state.held -= 1;
+        state.last_progress = Instant::now();
+        state.last_stay = self.since.elapsed();
+        drop(state);
         self.budget.shared.fetch_sub(1, Ordering::Relaxed);
         self.budget.released.notify_waiters();
     }
@@ -152,18 +206,30 @@ mod tests {
         std::iter::from_fn(|| budget.take_share(share)).take(10_000).collect()
     }
 
-    #[test]
-    fn one_backed_up_type_leaves_a_quarter_for_the_others() {
+    #[tokio::test(start_paused = true)]
+    async fn a_type_that_drains_may_take_all_but_the_reserve() {
         let budget = Budget::new(1_000, 1, 3);
-        let hog = take_all(&budget, 0);
-        assert_eq!(hog.len(), 750);
-        assert_eq!(take_all(&budget, 1).len(), 188, "three quarters of what is left");
-        drop(hog);
-        assert_eq!(take_all(&budget, 0).len(), 750);
+        let hot = take_all(&budget, 0);
+        assert_eq!(hot.len(), 875);
+        drop(hot);
+        assert_eq!(take_all(&budget, 0).len(), 875);
     }
 
-    #[test]
-    fn a_single_type_may_take_everything() {
+    #[tokio::test(start_paused = true)]
+    async fn a_type_that_is_backed_up_leaves_a_quarter_for_the_others() {
+        let budget = Budget::new(1_000, 1, 3);
+        let first = budget.take_share(0).unwrap();
+        tokio::time::advance(2 * BACKED_UP_AFTER).await;
+        let hog = take_all(&budget, 0);
+        assert_eq!(hog.len() + 1, 750);
+        assert!(budget.take_share(1).is_some(), "the others go on");
+        // What drains slowly is backed up as well as what does not drain at all.
+        drop(first);
+        assert_eq!(take_all(&budget, 0).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_single_type_may_take_everything() {
         let budget = Budget::new(10, 1, 1);
         assert_eq!(take_all(&budget, 0).len(), 10_000);
     }
@@ -171,27 +237,44 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_crowd_stops_polling_for_a_second_at_most() {
         let budget = Budget::new(100, 1, 2);
-        budget.uncrowded().await;
+        budget.uncrowded(true).await;
         let hog = take_all(&budget, 0);
-        let before = tokio::time::Instant::now();
-        budget.uncrowded().await;
-        assert_eq!(before.elapsed(), MAX_CROWDED_PAUSE);
-        let (_, ()) = tokio::join!(budget.uncrowded(), async { drop(hog) });
-        assert_eq!(before.elapsed(), MAX_CROWDED_PAUSE);
+        let start = Instant::now();
+        budget.uncrowded(true).await;
+        assert_eq!(start.elapsed(), BACKED_UP_AFTER, "it might have drained");
+        tokio::time::advance(BACKED_UP_AFTER).await;
+        let start = Instant::now();
+        budget.uncrowded(true).await;
+        assert_eq!(start.elapsed(), Duration::ZERO, "it does not drain: the others go on");
+        budget.uncrowded(false).await;
+        assert_eq!(start.elapsed(), BACKED_UP_AFTER, "there is nothing but its messages");
+        let start = Instant::now();
+        let (_, ()) = tokio::join!(budget.uncrowded(false), async { drop(hog) });
+        assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test]
     async fn permits_and_bytes_bound_what_is_in_memory() {
-        let budget = Budget::new(20, 100, 1);
-        let mut first = budget.acquire(16).await;
-        assert!(budget.acquire(16).now_or_never().is_none(), "4 permits are left");
-        assert_eq!(budget.acquire(4).await.len(), 4);
+        let budget = Budget::new(40, 100, 1);
+        let mut first = budget.acquire_for_poll().await;
+        let second = budget.acquire_for_poll().await;
+        assert_eq!((first.len(), second.len(), budget.in_flight()), (16, 16, 32));
+        assert!(budget.acquire_for_poll().now_or_never().is_none(), "8 permits are left");
+        drop(second);
         first[0].set_bytes(100);
-        assert!(budget.acquire(1).now_or_never().is_none(), "the bytes are used up");
+        assert!(budget.acquire_for_poll().now_or_never().is_none(), "the bytes are used up");
         assert!(budget.idle().now_or_never().is_none());
         drop(first);
-        assert_eq!(budget.acquire(50).await.len(), 20);
+        assert_eq!(budget.acquire_for_poll().await.len(), 16);
         budget.idle().await;
         assert_eq!(budget.in_flight(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_small_budget_polls_for_fewer() {
+        for (max_messages, types, poll) in [(1, 1, 1), (1, 5, 1), (10, 1, 10), (10, 2, 5)] {
+            let budget = Budget::new(max_messages, 1, types);
+            assert_eq!(budget.acquire_for_poll().await.len(), poll, "{max_messages} {types}");
+        }
     }
 }

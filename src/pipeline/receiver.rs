@@ -103,12 +103,10 @@ impl Receiver {
         let (router, budget) = (self.router.clone(), self.budget.clone());
         let draining = self.draining.clone();
         let Polling { wait_seconds, visibility_timeout, .. } = self.polling;
-        let wait_for_room = !self.last_poll_was_useful;
+        let last_poll_was_useful = self.last_poll_was_useful;
         async move {
-            if wait_for_room {
-                budget.uncrowded().await;
-            }
-            let permits = budget.acquire(MAX_BATCH_MESSAGES).await;
+            budget.uncrowded(last_poll_was_useful).await;
+            let permits = budget.acquire_for_poll().await;
             // A poll that was still waiting for permits has asked for nothing yet.
             if draining.load(Ordering::Relaxed) {
                 return Polled::Messages { received: 0, kept: 0 };

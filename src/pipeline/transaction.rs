@@ -48,15 +48,18 @@ impl From<diesel::result::Error> for Failure {
     }
 }
 
-/// Applies a batch in one transaction; if an event of it fails, each in a transaction of its own, so
-/// that none fails for its neighbour. The verdicts are in the batch's order. Blocks.
+/// Applies a batch in one transaction; if an event of it fails, or other transactions are in the way
+/// of its many rows, each event in a transaction of its own, so that none fails for its neighbour.
+/// The verdicts are in the batch's order. Blocks.
 pub fn apply_batch(group: &Group, batch: &[Work]) -> Vec<Verdict> {
     let all: Vec<&Work> = batch.iter().collect();
     match try_batch(group, &all) {
         Ok(verdicts) => verdicts,
-        Err(Failure::Everything(verdict)) => vec![verdict; batch.len()],
-        Err(Failure::Event(verdict)) if batch.len() == 1 => vec![verdict],
-        Err(Failure::Event(_)) => one_by_one(group, batch),
+        Err(Failure::Everything(verdict @ Verdict::Unavailable(_))) => vec![verdict; batch.len()],
+        Err(Failure::Event(verdict) | Failure::Everything(verdict)) if batch.len() == 1 => {
+            vec![verdict]
+        }
+        Err(Failure::Event(_) | Failure::Everything(_)) => one_by_one(group, batch),
     }
 }
 
