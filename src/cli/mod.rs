@@ -1,7 +1,9 @@
 //! The command line: one file a subcommand.
 
 mod check;
+#[cfg(feature = "sqlite")]
 mod demo;
+#[cfg(feature = "sqlite")]
 mod dev;
 mod emulator;
 mod logging;
@@ -33,8 +35,10 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Play the whole story on an embedded emulator and SQLite
+    #[cfg(feature = "sqlite")]
     Demo,
     /// Start emulator, SQLite and service, to try events by hand
+    #[cfg(feature = "sqlite")]
     Dev(dev::DevArguments),
     /// Consume the configured queues until SIGTERM or SIGINT
     Run(ConfigArguments),
@@ -75,7 +79,9 @@ impl Failure {
 pub fn main() -> ExitCode {
     let Arguments { command } = Arguments::parse();
     let result = match command {
+        #[cfg(feature = "sqlite")]
         Command::Demo => demo::demo(),
+        #[cfg(feature = "sqlite")]
         Command::Dev(arguments) => dev::dev(arguments),
         Command::Run(arguments) => run::run(&arguments.config),
         Command::Emulator(arguments) => emulator::emulator(arguments),

@@ -66,7 +66,7 @@ impl Credentials {
 
     /// The temporary credential's token. Never log it.
     pub fn token(&self) -> Option<&str> {
-        self.token.as_ref().map(|token| token.expose_secret())
+        self.token.as_ref().map(ExposeSecret::expose_secret)
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::HoldReason;
 
-/// One thing that happened.
+/// One thing that happened. `event_id` is the idempotency key, `message_id` the queue's; `reason`,
+/// `detail` and `why` are sentences for a person.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Observation<'a> {
     /// The event was committed now.

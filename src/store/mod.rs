@@ -7,7 +7,7 @@ mod error_class;
 mod held;
 mod migrations;
 mod pool;
-pub mod schema;
+mod schema;
 mod statement;
 mod transaction;
 mod url;

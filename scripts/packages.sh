@@ -1,0 +1,22 @@
+# Sourced by the scripts that set a Debian machine up: installs what is missing, and nothing else.
+
+need() { # need COMMAND PACKAGE…: the packages, unless the command is there
+    local command=$1
+    shift
+    command -v "$command" >/dev/null 2>&1 || missing+=("$@")
+}
+
+install_missing() {
+    [ ${#missing[@]} -eq 0 ] && return
+    local sudo=()
+    [ "$(id -u)" -eq 0 ] || sudo=(sudo)
+    echo "installing: ${missing[*]}" >&2
+    "${sudo[@]}" apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends \
+        "${missing[@]}" >&2
+}
+
+missing=()
+need cc gcc libc6-dev
+need make make
+need perl perl
