@@ -42,6 +42,8 @@
 //! The modules, from the top of the import order to the bottom: [`service`], [`config`], [`pipeline`],
 //! then [`event`], [`handler`], [`store`] and [`cmq`]; [`emulator`] stands beside them.
 
+#![warn(missing_docs)]
+
 #[doc(hidden)]
 pub mod cli;
 pub mod cmq;

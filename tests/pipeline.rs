@@ -2,8 +2,8 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -304,9 +304,26 @@ async fn base64_bodies_and_cloudevents_are_understood(kind: Kind) {
     }
 }
 
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        drop(self.opened.wait_while(self.is_open.lock().unwrap(), |is_open| !*is_open));
+    }
+}
+
 /// Waits outside the database until the test lets it go on.
 struct Slow {
-    gate: Arc<std::sync::Mutex<()>>,
+    gate: Arc<Gate>,
     entered: Arc<AtomicU32>,
 }
 
@@ -324,7 +341,7 @@ impl Applier for Slow {
         _: Anything,
     ) -> Result<Outcome, ApplyError> {
         self.entered.fetch_add(1, Ordering::SeqCst);
-        drop(self.gate.lock());
+        self.gate.pass();
         Ok(Outcome::Applied)
     }
 }
@@ -342,8 +359,7 @@ async fn a_slow_event_type_does_not_hold_up_another(kind: Kind) {
     let mut bodies: Vec<String> = (0..300).map(slow).collect();
     bodies.extend((0..100).map(|n| points(&format!("evt-{n}"), 1, 1)));
     setting.send(&bodies).await;
-    let (gate, entered) = (Arc::new(std::sync::Mutex::new(())), Arc::new(AtomicU32::new(0)));
-    let closed = gate.lock().unwrap();
+    let (gate, entered) = (Arc::new(Gate::default()), Arc::new(AtomicU32::new(0)));
     let more =
         format!("visibility_timeout_seconds = 60\nmax_in_flight_messages = 64\n{POINTS_APPLIER}");
     let applier = Slow { gate: gate.clone(), entered: entered.clone() };
@@ -352,7 +368,7 @@ async fn a_slow_event_type_does_not_hold_up_another(kind: Kind) {
     assert!(entered.load(Ordering::SeqCst) > 0, "the slow ones are under way");
     assert_eq!(setting.diary.count("applied slow-"), 0);
     assert!(setting.diary.count("dropped") > 0, "those beyond their share are left to the queue");
-    drop(closed);
+    gate.open();
     running.drain().await;
     assert_eq!(setting.database.balance(1), 100);
 }

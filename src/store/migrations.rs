@@ -1,8 +1,6 @@
 //! Embedded migrations, run under a lock so that several instances may start at once.
 
-use diesel::connection::SimpleConnection;
 use diesel::migration::Result as MigrationResult;
-use diesel::prelude::*;
 use diesel_migrations::{EmbeddedMigrations, MigrationHarness, embed_migrations};
 
 use super::connection::DbConnection;
@@ -33,8 +31,9 @@ pub fn migrate(connection: &mut DbConnection) -> MigrationResult<MigrationStatus
         #[cfg(feature = "sqlite")]
         DbConnection::Sqlite(inner) => inner.immediate_transaction(|inner| run(inner, SQLITE)),
         #[cfg(feature = "postgres")]
-        DbConnection::Postgres(inner) => inner.transaction(|inner| {
-            inner.batch_execute(&format!("SELECT pg_advisory_xact_lock({POSTGRES_LOCK_KEY})"))?;
+        DbConnection::Postgres(inner) => diesel::Connection::transaction(inner, |inner| {
+            let lock = format!("SELECT pg_advisory_xact_lock({POSTGRES_LOCK_KEY})");
+            diesel::connection::SimpleConnection::batch_execute(inner, &lock)?;
             run(inner, POSTGRES)
         }),
     }

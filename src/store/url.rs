@@ -102,22 +102,27 @@ impl std::str::FromStr for DatabaseUrl {
 impl fmt::Display for DatabaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = self.secret.expose_secret();
-        let shown =
-            ::url::Url::parse(url).ok().filter(|u| !u.cannot_be_a_base()).and_then(|mut parsed| {
-                let has_host = parsed.has_host() && !parsed.username().is_empty();
-                if has_host {
-                    parsed.set_password(None).ok()?;
-                }
-                parsed.set_query(None);
-                Some(parsed.to_string())
-            });
         match self.backend {
             #[cfg(feature = "sqlite")]
             Backend::Sqlite => f.write_str(url),
             #[cfg(feature = "postgres")]
-            Backend::Postgres => f.write_str(shown.as_deref().unwrap_or("postgres://…")),
+            Backend::Postgres => f.write_str(&without_password(url)),
         }
     }
+}
+
+/// Parameters may hold a password, too, so they are left out.
+#[cfg(feature = "postgres")]
+fn without_password(url: &str) -> String {
+    let parsed = url::Url::parse(url).ok().filter(|parsed| !parsed.cannot_be_a_base());
+    let shown = parsed.and_then(|mut parsed| {
+        if parsed.password().is_some() {
+            parsed.set_password(None).ok()?;
+        }
+        parsed.set_query(None);
+        Some(parsed.to_string())
+    });
+    shown.unwrap_or_else(|| "postgres://…".to_owned())
 }
 
 impl fmt::Debug for DatabaseUrl {
