@@ -1,5 +1,5 @@
 //! A CMQ emulator: [`queue`] is a pure state machine that is handed the time, [`broker`] keeps the
-//! queues and topics, [`actions`] speaks the protocol's parameters and answers, and [`http`] serves
+//! queues and topics, `actions` speaks the protocol's parameters and answers, and `http` serves
 //! them. Everything is in memory.
 
 mod actions;
