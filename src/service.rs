@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::cmq::{Client, ClientOptions, CmqError, Credentials, CredentialsError, Endpoint};
 use crate::config::{Config, ConfigError, QueueConfig};
 use crate::handler::{Applier, DeclaredApplier, Registry, RegistryError};
-use crate::pipeline::{Observer, Pipeline, PipelineOptions, QueueOptions};
+use crate::pipeline::{Board, Observer, Pipeline, PipelineOptions, QueueOptions, Supervision};
 use crate::store::{Store, StoreError, StoreOptions, migrate};
 
 /// The service could not be assembled or started.
@@ -40,9 +40,9 @@ pub enum ServiceError {
              who may create tables, then set database.migrate_at_start = false"
     )]
     Migration(String),
-    /// The actor system ended unexpectedly.
-    #[error("the service ended unexpectedly: {0}")]
-    System(String),
+    /// A part of the service ended again and again.
+    #[error("a part of the service ended too often: {0}")]
+    GivenUp(String),
 }
 
 /// A service that is configured, but not running.
@@ -99,10 +99,19 @@ impl Service {
     pub fn run(self) -> Result<(), ServiceError> {
         actix::System::new().block_on(async move {
             let running = self.start().await?;
-            let signal = crate::signals::stop_requested().await;
-            tracing::info!(signal, "stopping");
-            running.drain().await;
-            Ok(())
+            let board = running.board();
+            tokio::select! {
+                signal = crate::signals::stop_requested() => {
+                    tracing::info!(signal, "stopping");
+                    running.drain().await;
+                    Ok(())
+                }
+                reason = board.given_up() => {
+                    tracing::error!(reason, "giving up, so that the platform starts hapax anew");
+                    running.drain().await;
+                    Err(ServiceError::GivenUp(reason))
+                }
+            }
         })
     }
 
@@ -136,7 +145,12 @@ impl Service {
         let database = config.database.url.to_string();
         tracing::info!(consumer = config.consumer, database, ?names, ?event_types, "started");
         let consumer = config.consumer.clone();
-        let options = PipelineOptions { consumer, store, registry, queues, observer };
+        let supervision = Supervision {
+            frozen_after: Duration::from_secs(config.supervision.frozen_after_seconds),
+            max_restarts: config.supervision.max_restarts,
+            restart_window: Duration::from_secs(config.supervision.restart_window_seconds),
+        };
+        let options = PipelineOptions { consumer, store, registry, queues, supervision, observer };
         let drain_timeout = Duration::from_secs(config.drain_timeout_seconds);
         Ok(RunningService { pipeline: Pipeline::start(options), drain_timeout })
     }
@@ -149,6 +163,11 @@ pub struct RunningService {
 }
 
 impl RunningService {
+    /// Where to see how the actors are.
+    pub fn board(&self) -> Board {
+        self.pipeline.board()
+    }
+
     /// Stops polling, and waits until what was received is settled, or the drain time-out is over.
     pub async fn drain(self) {
         let seconds = self.drain_timeout.as_secs();

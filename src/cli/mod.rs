@@ -23,6 +23,8 @@ use crate::config::{Config, LogConfig};
 const EXIT_FAILURE: u8 = 1;
 /// The configuration or the arguments cannot be used; clap's own code for bad arguments.
 const EXIT_USAGE: u8 = 2;
+/// A part of the service ended more often than the supervisor allows.
+const EXIT_RESTART_LIMIT: u8 = 3;
 
 /// Applies every business event from a TDMQ for CMQ queue to a SQL database once.
 #[derive(Parser)]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Failure, load, logging};
+use super::{EXIT_RESTART_LIMIT, Failure, load, logging};
 use crate::service::{Service, ServiceError};
 
 pub fn run(file: &Path) -> Result<(), Failure> {
@@ -13,6 +13,7 @@ pub fn run(file: &Path) -> Result<(), Failure> {
         ServiceError::Credentials(_) | ServiceError::NoApplier | ServiceError::Registry(_) => {
             Failure::usage(format!("{}: {error}", file.display()))
         }
+        ServiceError::GivenUp(_) => Failure { text: error.to_string(), code: EXIT_RESTART_LIMIT },
         error => Failure::running(error),
     })
 }

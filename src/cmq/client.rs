@@ -146,18 +146,19 @@ impl Client {
     /// # Errors
     /// The TLS library could not be initialised.
     pub fn new(endpoint: Endpoint, options: ClientOptions) -> Result<Self, CmqError> {
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
-            .tcp_nodelay(true)
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| CmqError::Transport {
-                action: "(set up HTTP)",
-                endpoint: endpoint.to_string(),
-                reason: with_causes(&error),
-            })?;
+        let http = http_client().map_err(|error| CmqError::Transport {
+            action: "(set up HTTP)",
+            endpoint: endpoint.to_string(),
+            reason: with_causes(&error),
+        })?;
         Ok(Self { http, endpoint, options })
+    }
+
+    /// The same client with connections of its own: a connection is driven by the thread that made it,
+    /// and hangs when that thread does.
+    pub fn with_own_connections(&self) -> Self {
+        let http = http_client().expect("it could be made before");
+        Self { http, ..self.clone() }
     }
 
     /// The endpoint that requests go to.
@@ -376,6 +377,15 @@ impl Client {
         let reason = with_causes(error);
         CmqError::Transport { action, endpoint: self.endpoint.to_string(), reason }
     }
+}
+
+fn http_client() -> reqwest::Result<reqwest::Client> {
+    reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+        .tcp_nodelay(true)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
 }
 
 fn queue_parameters(queue: &str) -> Parameters {

@@ -38,9 +38,30 @@ pub struct Config {
     /// How long a stop waits for what was received, in seconds.
     #[serde(default = "default_drain_timeout_seconds")]
     pub drain_timeout_seconds: u64,
+    /// How the parts are watched.
+    #[serde(default)]
+    pub supervision: SupervisionConfig,
     /// What is logged.
     #[serde(default)]
     pub log: LogConfig,
+}
+
+/// `[supervision]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SupervisionConfig {
+    /// An actor without a sign of life for this long is restarted, in seconds, 1 to 3,600.
+    pub frozen_after_seconds: u64,
+    /// An actor that ends more often than this within the window ends the service, 0 to 1,000.
+    pub max_restarts: usize,
+    /// The window, in seconds, 1 to 86,400.
+    pub restart_window_seconds: u64,
+}
+
+impl Default for SupervisionConfig {
+    fn default() -> Self {
+        Self { frozen_after_seconds: 20, max_restarts: 10, restart_window_seconds: 60 }
+    }
 }
 
 /// `[database]`

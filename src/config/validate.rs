@@ -35,6 +35,12 @@ impl Config {
         let connect = self.database.connect_timeout_seconds;
         problems.range("database.connect_timeout_seconds".into(), connect, 1..=300);
         problems.range("drain_timeout_seconds".into(), self.drain_timeout_seconds, 0..=3_600);
+        let supervision = &self.supervision;
+        let frozen = supervision.frozen_after_seconds;
+        problems.range("supervision.frozen_after_seconds".into(), frozen, 1..=3_600);
+        problems.range("supervision.max_restarts".into(), supervision.max_restarts, 0..=1_000);
+        let window = supervision.restart_window_seconds;
+        problems.range("supervision.restart_window_seconds".into(), window, 1..=86_400);
         if tracing_subscriber::EnvFilter::try_new(&self.log.filter).is_err() {
             problems
                 .add("log.filter", "it is no level (error, warn, info, debug, trace) or filter");

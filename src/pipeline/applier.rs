@@ -12,6 +12,7 @@ use super::delivery::{Acknowledge, Hold, HoldReason, Work};
 use super::link::Link;
 use super::observer::{Observation, Observer};
 use super::quarantine::Quarantine;
+use super::supervisor::Heart;
 use super::transaction::{Verdict, apply_batch};
 use crate::handler::{ErasedApplier, Policy};
 use crate::store::Store;
@@ -35,6 +36,8 @@ pub struct Group {
     pub policy: Policy,
     /// The consumer whose claims these are.
     pub consumer: String,
+    /// A batch that takes longer than this is given up with its Applier.
+    pub stuck_after: Duration,
     /// The database.
     pub store: Store,
     /// Where events go that cannot be applied.
@@ -46,6 +49,7 @@ pub struct Group {
 /// The actor, one an event type and shard.
 pub struct Applier {
     group: Arc<Group>,
+    heart: Heart,
     ready: VecDeque<Work>,
     /// Events that failed, with the time of their next try.
     delayed: Vec<(Instant, Work)>,
@@ -59,9 +63,10 @@ pub struct Applier {
 
 impl Applier {
     /// A shard of `group`.
-    pub fn new(group: Arc<Group>) -> Self {
+    pub fn new(group: Arc<Group>, heart: Heart) -> Self {
         Self {
             group,
+            heart,
             ready: VecDeque::new(),
             delayed: Vec::new(),
             wake: None,
@@ -82,6 +87,7 @@ impl Applier {
             return self.wake_for_delayed(context);
         }
         self.busy = true;
+        self.heart.work_begins(self.group.stuck_after);
         let run = run(self.group.clone(), batch).into_actor(self);
         context.spawn(run.map(|settled, applier, context| applier.settle(settled, context)));
     }
@@ -116,6 +122,7 @@ impl Applier {
     }
 
     fn settle(&mut self, settled: Vec<(Work, Verdict)>, context: &mut Context<Self>) {
+        self.heart.work_ended();
         let mut pause = Duration::ZERO;
         let mut again = Vec::new();
         for (work, verdict) in settled {

@@ -21,6 +21,11 @@ impl<A: Actor> Link<A> {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(address);
     }
 
+    /// Points the link nowhere.
+    pub fn forget(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// The actor that the link points at now.
     pub fn address(&self) -> Option<Addr<A>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()

@@ -18,6 +18,7 @@ mod quarantine;
 mod receiver;
 mod router;
 mod start;
+mod supervisor;
 mod transaction;
 
 pub use acker::Acker;
@@ -29,3 +30,6 @@ pub use quarantine::Quarantine;
 pub use receiver::Receiver;
 pub use router::Router;
 pub use start::{Pipeline, PipelineOptions, QueueOptions};
+#[doc(hidden)]
+pub use supervisor::Disturbance;
+pub use supervisor::{ActorState, ActorStatus, Board, Ending, Heart, Supervision};

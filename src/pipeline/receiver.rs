@@ -42,17 +42,13 @@ pub struct Receiver {
     polling: Polling,
     running: usize,
     wanted: usize,
+    /// No new polls once it is set. Polls in the air are awaited, for they may bring messages.
     draining: Arc<AtomicBool>,
     backoff: Backoff,
     /// The error that polls fail with, so that a change is logged and a repetition is not.
     failing: Option<String>,
     last_poll_was_useful: bool,
 }
-
-/// No new polls from now on. Polls in the air are awaited, for they may bring messages.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct StopPolling;
 
 enum Polled {
     /// How many messages came and how many of them the Router kept.
@@ -71,6 +67,7 @@ impl Receiver {
         router: Link<Router>,
         budget: Arc<Budget>,
         polling: Polling,
+        draining: Arc<AtomicBool>,
     ) -> Self {
         Self {
             queue,
@@ -80,7 +77,7 @@ impl Receiver {
             polling,
             running: 0,
             wanted: 1,
-            draining: Arc::default(),
+            draining,
             backoff: Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1),
             failing: None,
             last_poll_was_useful: true,
@@ -180,16 +177,5 @@ impl Actor for Receiver {
 
     fn started(&mut self, context: &mut Self::Context) {
         self.fill_up(context);
-    }
-}
-
-impl Handler<StopPolling> for Receiver {
-    type Result = ();
-
-    fn handle(&mut self, _: StopPolling, context: &mut Self::Context) {
-        self.draining.store(true, Ordering::Relaxed);
-        if self.running == 0 {
-            context.stop();
-        }
     }
 }

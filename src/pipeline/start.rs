@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use actix::Actor;
 
 use super::Acker;
 use super::applier::{Applier, Group};
@@ -13,12 +12,17 @@ use super::delivery::QueueContext;
 use super::link::Link;
 use super::observer::Observer;
 use super::quarantine::Quarantine;
-use super::receiver::{Polling, Receiver, StopPolling};
+use super::receiver::{Polling, Receiver};
 use super::router::{Route, Router};
+use super::supervisor::{Board, Supervision, Supervisor};
 use crate::cmq::Client;
 use crate::event::{BodyEncoding, Envelope};
 use crate::handler::Registry;
 use crate::store::Store;
+
+/// A batch that takes longer than this is given up with its Applier: well beyond any statement
+/// time-out, for a transaction that hangs at the client's end.
+const STUCK_AFTER: Duration = Duration::from_secs(600);
 
 /// A queue to consume.
 pub struct QueueOptions {
@@ -52,23 +56,84 @@ pub struct PipelineOptions {
     pub registry: Registry,
     /// The queues.
     pub queues: Vec<QueueOptions>,
+    /// How the actors are watched.
+    pub supervision: Supervision,
     /// Who is told what happens.
     pub observer: Observer,
 }
 
 /// The running actors.
 pub struct Pipeline {
-    receivers: Vec<Link<Receiver>>,
     budgets: Vec<Arc<Budget>>,
+    draining: Arc<AtomicBool>,
+    board: Board,
 }
 
 impl Pipeline {
-    /// Starts all actors on the current actix system; consumption begins at once.
+    /// Starts all actors in a thread of their own and supervises them from the current actix system;
+    /// consumption begins at once.
     pub fn start(options: PipelineOptions) -> Self {
-        let PipelineOptions { consumer, store, registry, queues, observer } = options;
-        let quarantine = Link::new();
-        quarantine
-            .point_at(Quarantine::new(consumer.clone(), store.clone(), observer.clone()).start());
+        let PipelineOptions { consumer, store, registry, queues, supervision, observer } = options;
+        let mut starting = Starting {
+            supervisor: Supervisor::new(supervision),
+            budgets: Vec::new(),
+            draining: Arc::default(),
+            quarantine: Link::new(),
+            observer,
+        };
+        starting.quarantine(consumer.clone(), store.clone());
+        let routes = starting.appliers(&consumer, &store, &registry);
+        for queue in queues {
+            starting.queue(queue, routes.clone());
+        }
+        let Starting { supervisor, budgets, draining, .. } = starting;
+        let board = supervisor.board();
+        actix::spawn(supervisor.watch());
+        Self { budgets, draining, board }
+    }
+
+    /// Where to see how the actors are.
+    pub fn board(&self) -> Board {
+        self.board.clone()
+    }
+
+    /// Stops polling and waits until every message in memory is settled or given up, `timeout` at
+    /// most. Returns how many were left.
+    pub async fn drain(self, timeout: Duration) -> usize {
+        self.draining.store(true, Ordering::Relaxed);
+        let idle = futures_util::future::join_all(self.budgets.iter().map(|budget| budget.idle()));
+        let left = match tokio::time::timeout(timeout, idle).await {
+            Ok(_) => 0,
+            Err(_) => self.budgets.iter().map(|budget| budget.in_flight()).sum(),
+        };
+        self.board.close();
+        left
+    }
+}
+
+/// The pipeline while it is put together. Who is sent to is started before who sends.
+struct Starting {
+    supervisor: Supervisor,
+    budgets: Vec<Arc<Budget>>,
+    draining: Arc<AtomicBool>,
+    quarantine: Link<Quarantine>,
+    observer: Observer,
+}
+
+impl Starting {
+    fn quarantine(&mut self, consumer: String, store: Store) {
+        let (link, observer) = (self.quarantine.clone(), self.observer.clone());
+        self.supervisor.supervise("quarantine".into(), link, move |_| {
+            Quarantine::new(consumer.clone(), store.clone(), observer.clone())
+        });
+    }
+
+    fn appliers(
+        &mut self,
+        consumer: &str,
+        store: &Store,
+        registry: &Registry,
+    ) -> HashMap<String, Route> {
         let default_shards = shards_per_type(store.concurrency(), registry.len());
         let mut routes = HashMap::new();
         for (share, (event_type, applier)) in registry.iter().enumerate() {
@@ -77,67 +142,59 @@ impl Pipeline {
                 event_type: event_type.to_owned(),
                 applier: applier.clone(),
                 policy,
-                consumer: consumer.clone(),
+                consumer: consumer.to_owned(),
+                stuck_after: STUCK_AFTER,
                 store: store.clone(),
-                quarantine: quarantine.clone(),
-                observer: observer.clone(),
+                quarantine: self.quarantine.clone(),
+                observer: self.observer.clone(),
             });
-            let shards = (0..policy.shards.unwrap_or(default_shards)).map(|_| {
-                let link = Link::new();
-                link.point_at(Applier::new(group.clone()).start());
-                link
-            });
-            routes.insert(event_type.to_owned(), Route { share, shards: shards.collect() });
+            let count = policy.shards.unwrap_or(default_shards);
+            let shards = (0..count).map(|shard| self.shard(&group, shard)).collect();
+            routes.insert(event_type.to_owned(), Route { share, shards });
         }
-        let mut pipeline = Self { receivers: Vec::new(), budgets: Vec::new() };
-        for queue in queues {
-            pipeline.start_queue(queue, routes.clone(), quarantine.clone(), observer.clone());
-        }
-        pipeline
+        routes
     }
 
-    fn start_queue(
-        &mut self,
-        options: QueueOptions,
-        routes: HashMap<String, Route>,
-        quarantine: Link<Quarantine>,
-        observer: Observer,
-    ) {
+    fn shard(&mut self, group: &Arc<Group>, shard: usize) -> Link<Applier> {
+        let (link, group) = (Link::new(), group.clone());
+        let name = format!("applier/{}/{shard}", group.event_type);
+        self.supervisor
+            .supervise(name, link.clone(), move |heart| Applier::new(group.clone(), heart));
+        link
+    }
+
+    fn queue(&mut self, options: QueueOptions, routes: HashMap<String, Route>) {
         let shares = routes.len().max(1);
         let budget =
             Budget::new(options.max_in_flight_messages, options.max_in_flight_bytes, shares);
-        let (acker, router, receiver) = (Link::new(), Link::new(), Link::new());
+        self.budgets.push(budget.clone());
+        let (acker, router) = (Link::new(), Link::new());
         let queue = Arc::new(QueueContext {
             name: options.name,
             body_encoding: options.body_encoding,
             envelope: options.envelope,
             acker: acker.clone(),
-            observer,
+            observer: self.observer.clone(),
         });
         let polling = Polling {
             max_concurrent_polls: options.max_concurrent_polls,
             wait_seconds: options.polling_wait_seconds,
             visibility_timeout: options.visibility_timeout,
         };
-        let client = options.client;
-        acker.point_at(Acker::new(queue.clone(), client.clone()).start());
-        router.point_at(Router::new(routes, quarantine, budget.clone()).start());
-        receiver.point_at(Receiver::new(queue, client, router, budget.clone(), polling).start());
-        self.receivers.push(receiver);
-        self.budgets.push(budget);
-    }
-
-    /// Stops polling and waits until every message in memory is settled or given up, `timeout` at
-    /// most. Returns how many were left.
-    pub async fn drain(self, timeout: Duration) -> usize {
-        for receiver in &self.receivers {
-            receiver.send(StopPolling);
-        }
-        let idle = futures_util::future::join_all(self.budgets.iter().map(|budget| budget.idle()));
-        match tokio::time::timeout(timeout, idle).await {
-            Ok(_) => 0,
-            Err(_) => self.budgets.iter().map(|budget| budget.in_flight()).sum(),
-        }
+        let (context, client) = (queue.clone(), options.client.clone());
+        self.supervisor.supervise(format!("acker/{}", queue.name), acker, move |_| {
+            Acker::new(context.clone(), client.with_own_connections())
+        });
+        let (quarantine, shared) = (self.quarantine.clone(), budget.clone());
+        self.supervisor.supervise(format!("router/{}", queue.name), router.clone(), move |_| {
+            Router::new(routes.clone(), quarantine.clone(), shared.clone())
+        });
+        let (draining, client) = (self.draining.clone(), options.client);
+        self.supervisor.supervise(format!("receiver/{}", queue.name), Link::new(), move |_| {
+            let client = client.with_own_connections();
+            let (queue, router, budget) = (queue.clone(), router.clone(), budget.clone());
+            Receiver::new(queue, client, router, budget, polling, draining.clone())
+        });
     }
 }
 

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::applier::Group;
 use super::delivery::Work;
+use super::supervisor::panic_text;
 use crate::event::Digest;
 use crate::handler::{ApplyError, EventContext, Outcome};
 use crate::store::{
@@ -180,12 +181,4 @@ fn compare(work: &Work, applied: &[u8]) -> Verdict {
          {incoming} now",
         work.event.id
     ))
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "(without a message)".to_owned())
 }
