@@ -40,10 +40,11 @@
 //! ```
 //!
 //! The modules, from the top of the import order to the bottom: [`service`], [`config`], [`pipeline`],
-//! then [`event`], [`handler`], [`store`] and [`cmq`]; [`emulator`] stands beside them.
+//! then [`event`], [`handler`], [`store`] and [`cmq`]; [`emulator`] and [`admin`] stand beside them.
 
 #![warn(missing_docs)]
 
+pub mod admin;
 #[doc(hidden)]
 pub mod cli;
 pub mod cmq;

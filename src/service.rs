@@ -1,13 +1,19 @@
 //! Assembles the parts, runs them, and stops them in order.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::admin::{AdminOptions, AdminServer, Insight, Metrics};
 use crate::cmq::{Client, ClientOptions, CmqError, Credentials, CredentialsError, Endpoint};
-use crate::config::{Config, ConfigError, QueueConfig};
+use crate::config::{AdminConfig, Config, ConfigError, QueueConfig};
 use crate::handler::{Applier, DeclaredApplier, Registry, RegistryError};
-use crate::pipeline::{Board, Observer, Pipeline, PipelineOptions, QueueOptions, Supervision};
+use crate::pipeline::{
+    ActorStatus, Board, BudgetUse, Health, Observer, Pipeline, PipelineOptions, QueueOptions,
+    Supervision,
+};
 use crate::store::{Store, StoreError, StoreOptions, migrate};
 
 /// The service could not be assembled or started.
@@ -40,6 +46,9 @@ pub enum ServiceError {
              who may create tables, then set database.migrate_at_start = false"
     )]
     Migration(String),
+    /// The admin pages cannot be served.
+    #[error("admin.listen: cannot listen on {0}: {1}")]
+    Admin(SocketAddr, std::io::Error),
     /// A part of the service ended again and again.
     #[error("a part of the service ended too often: {0}")]
     GivenUp(String),
@@ -150,19 +159,40 @@ impl Service {
             max_restarts: config.supervision.max_restarts,
             restart_window: Duration::from_secs(config.supervision.restart_window_seconds),
         };
+        let metrics = Arc::new(Metrics::new());
+        let counting = metrics.clone();
+        let observer: Observer = Arc::new(move |observation| {
+            counting.observe(observation);
+            observer(observation);
+        });
+        let (connections, admin) = (store.clone(), config.admin.clone());
         let options = PipelineOptions { consumer, store, registry, queues, supervision, observer };
+        let pipeline = Pipeline::start(options);
+        let insight = Box::new(ServiceInsight {
+            board: pipeline.board(),
+            health: pipeline.health(),
+            budgets: Box::new(pipeline.budgets()),
+            store: connections,
+        });
+        let admin = admin.map(|admin| start_admin(admin, metrics, insight)).transpose()?;
         let drain_timeout = Duration::from_secs(config.drain_timeout_seconds);
-        Ok(RunningService { pipeline: Pipeline::start(options), drain_timeout })
+        Ok(RunningService { pipeline, admin, drain_timeout })
     }
 }
 
 /// A service that is running.
 pub struct RunningService {
     pipeline: Pipeline,
+    admin: Option<AdminServer>,
     drain_timeout: Duration,
 }
 
 impl RunningService {
+    /// Where metrics, health and status are served, if they are.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(AdminServer::address)
+    }
+
     /// Where to see how the actors are.
     pub fn board(&self) -> Board {
         self.pipeline.board()
@@ -178,7 +208,47 @@ impl RunningService {
                 "not drained within {seconds} s; the queue brings the messages again"
             ),
         }
+        if let Some(admin) = self.admin {
+            admin.stop().await;
+        }
     }
+}
+
+struct ServiceInsight {
+    board: Board,
+    health: Health,
+    budgets: Box<dyn Fn() -> Vec<BudgetUse> + Send + Sync>,
+    store: Store,
+}
+
+impl Insight for ServiceInsight {
+    fn actors(&self) -> Vec<ActorStatus> {
+        self.board.statuses()
+    }
+
+    fn budgets(&self) -> Vec<BudgetUse> {
+        (self.budgets)()
+    }
+
+    fn pool(&self) -> (u32, u32) {
+        self.store.connections()
+    }
+
+    fn troubles(&self) -> BTreeMap<String, String> {
+        self.health.troubles()
+    }
+}
+
+fn start_admin(
+    config: AdminConfig,
+    metrics: Arc<Metrics>,
+    insight: Box<dyn Insight>,
+) -> Result<AdminServer, ServiceError> {
+    let AdminConfig { listen, token } = config;
+    let server = AdminServer::start(AdminOptions { listen, token }, metrics, insight)
+        .map_err(|error| ServiceError::Admin(listen, error))?;
+    tracing::info!(address = %server.address(), "serving /metrics /livez /readyz /status");
+    Ok(server)
 }
 
 /// The credentials of the environment, or else of the configuration.

@@ -121,7 +121,11 @@ async fn play(folder: &Path) -> Result<(), Failure> {
     let service = Service::new(config)
         .and_then(|service| service.register(AwardPoints::default()))
         .map_err(Failure::running)?
-        .observe(Arc::new(move |observation| _ = sender.send(describe(observation))));
+        .observe(Arc::new(move |observation| {
+            if let Some(text) = describe(observation) {
+                _ = sender.send(text);
+            }
+        }));
     let running = service.start().await.map_err(Failure::running)?;
     let client = client(&emulator.endpoint())?;
     println!("Account 1 has 0 points.");
@@ -162,8 +166,9 @@ fn client(endpoint: &str) -> Result<Client, Failure> {
     Client::new(endpoint, options).map_err(Failure::running)
 }
 
-fn describe(observation: &Observation<'_>) -> String {
-    match observation {
+/// What is told of a happening; polls and the like are not part of the story.
+fn describe(observation: &Observation<'_>) -> Option<String> {
+    Some(match observation {
         Observation::Applied { event_id, .. } => {
             format!("{event_id} is applied: its row and the new balance are committed together.")
         }
@@ -180,7 +185,8 @@ fn describe(observation: &Observation<'_>) -> String {
         Observation::Dropped { why, .. } | Observation::NotDeleted { why, .. } => {
             format!("The queue brings the message again: {why}.")
         }
-    }
+        _ => return None,
+    })
 }
 
 async fn narrate(happenings: &mut UnboundedReceiver<String>, count: usize) -> Result<(), Failure> {

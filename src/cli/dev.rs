@@ -58,7 +58,11 @@ async fn serve(listen: SocketAddr, folder: &Path) -> Result<(), Failure> {
     create_account_table(&config).await?;
     let service = Service::new(config).map_err(Failure::running)?;
     let running = service
-        .observe(Arc::new(|observation| println!("{}", describe(observation))))
+        .observe(Arc::new(|observation| {
+            if let Some(text) = describe(observation) {
+                println!("{text}");
+            }
+        }))
         .start()
         .await
         .map_err(Failure::running)?;
@@ -117,26 +121,27 @@ fn greet(endpoint: &str, file: &Path) {
     println!("  hapax send --endpoint {endpoint} --queue orders '{body}'\n");
 }
 
-fn describe(observation: &Observation<'_>) -> String {
-    match observation {
-        Observation::Applied { event_id, message_id } => {
+fn describe(observation: &Observation<'_>) -> Option<String> {
+    Some(match observation {
+        Observation::Applied { event_id, message_id, .. } => {
             format!("{message_id}: event {event_id:?} applied")
         }
-        Observation::Duplicate { event_id, message_id } => {
+        Observation::Duplicate { event_id, message_id, .. } => {
             format!("{message_id}: event {event_id:?} was applied before, nothing to do")
         }
-        Observation::Failed { event_id, message_id, reason } => {
+        Observation::Failed { event_id, message_id, reason, .. } => {
             format!("{message_id}: event {event_id:?} rolled back: {reason}")
         }
-        Observation::Held { message_id, reason, detail } => {
+        Observation::Held { message_id, reason, detail, .. } => {
             format!("{message_id}: held ({}): {detail}", reason.as_str())
         }
-        Observation::Dropped { message_id, why } => {
+        Observation::Dropped { message_id, why, .. } => {
             format!("{message_id}: left to the queue: {why}")
         }
-        Observation::Deleted { message_id } => format!("{message_id}: deleted from the queue"),
-        Observation::NotDeleted { message_id, why } => {
+        Observation::Deleted { message_id, .. } => format!("{message_id}: deleted from the queue"),
+        Observation::NotDeleted { message_id, why, .. } => {
             format!("{message_id}: not deleted: {why}")
         }
-    }
+        _ => return None,
+    })
 }

@@ -3,6 +3,8 @@
 mod load;
 mod validate;
 
+use std::net::SocketAddr;
+
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -38,12 +40,25 @@ pub struct Config {
     /// How long a stop waits for what was received, in seconds.
     #[serde(default = "default_drain_timeout_seconds")]
     pub drain_timeout_seconds: u64,
+    /// Metrics, health and status over HTTP; not served without this table.
+    pub admin: Option<AdminConfig>,
     /// How the parts are watched.
     #[serde(default)]
     pub supervision: SupervisionConfig,
     /// What is logged.
     #[serde(default)]
     pub log: LogConfig,
+}
+
+/// `[admin]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdminConfig {
+    /// Address; port 0 picks a free one. Off the loopback a token is needed.
+    #[serde(default = "default_admin_listen")]
+    pub listen: SocketAddr,
+    /// Demanded as `Authorization: Bearer TOKEN`.
+    pub token: Option<SecretString>,
 }
 
 /// `[supervision]`
@@ -185,6 +200,10 @@ pub enum LogFormat {
 
 fn default_drain_timeout_seconds() -> u64 {
     30
+}
+
+fn default_admin_listen() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 9464))
 }
 
 fn default_pool_size() -> u32 {

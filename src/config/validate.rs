@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use secrecy::ExposeSecret;
+
 use super::{Config, MAX_CONSUMER_BYTES, Problem, QueueConfig};
 use crate::cmq::{Endpoint, MAX_POLLING_WAIT_SECONDS, is_valid_name};
 use crate::handler::{DeclaredApplier, RegistryError};
@@ -35,6 +37,12 @@ impl Config {
         let connect = self.database.connect_timeout_seconds;
         problems.range("database.connect_timeout_seconds".into(), connect, 1..=300);
         problems.range("drain_timeout_seconds".into(), self.drain_timeout_seconds, 0..=3_600);
+        if let Some(admin) = &self.admin
+            && !admin.listen.ip().is_loopback()
+            && admin.token.as_ref().is_none_or(|token| token.expose_secret().is_empty())
+        {
+            problems.add("admin.token", "it is needed when admin.listen is not on the loopback");
+        }
         let supervision = &self.supervision;
         let frozen = supervision.frozen_after_seconds;
         problems.range("supervision.frozen_after_seconds".into(), frozen, 1..=3_600);

@@ -134,13 +134,18 @@ impl Acker {
             let message_id = handle.acknowledge.message_id.as_str();
             match failed.contains(handle.acknowledge.receipt_handle.as_str()) {
                 true => self.give_up(&handle, "the queue refused its receipt handle"),
-                false => (self.queue.observer)(&Observation::Deleted { message_id }),
+                false => {
+                    let queue = self.queue.name.as_str();
+                    (self.queue.observer)(&Observation::Deleted { queue, message_id });
+                }
             }
         }
     }
 
     fn failed(&mut self, batch: Vec<Handle>, error: &CmqError, context: &mut Context<Self>) {
         let pause = self.backoff.pause().max(error.class().min_pause());
+        let (queue, reason) = (self.queue.name.as_str(), error.to_string());
+        (self.queue.observer)(&Observation::DeleteFailed { queue, reason: &reason });
         tracing::debug!(queue = self.queue.name, %error, ?pause, "a delete failed; retrying");
         for mut handle in batch {
             handle.tried = true;
@@ -157,7 +162,7 @@ impl Acker {
         let message_id = handle.acknowledge.message_id.as_str();
         let queue = self.queue.name.as_str();
         tracing::debug!(queue, message_id, why, "not deleted; it will be found a duplicate");
-        (self.queue.observer)(&Observation::NotDeleted { message_id, why });
+        (self.queue.observer)(&Observation::NotDeleted { queue, message_id, why });
     }
 }
 

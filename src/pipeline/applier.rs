@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::delivery::{Acknowledge, Hold, HoldReason, Work};
+use super::health::Health;
 use super::link::Link;
 use super::observer::{Observation, Observer};
 use super::quarantine::Quarantine;
@@ -44,6 +45,8 @@ pub struct Group {
     pub quarantine: Link<Quarantine>,
     /// Who is told what happens.
     pub observer: Observer,
+    /// Where it is said whether the database can be used.
+    pub health: Health,
 }
 
 /// The actor, one an event type and shard.
@@ -57,13 +60,14 @@ pub struct Applier {
     busy: bool,
     contention: Backoff,
     unavailable: Backoff,
-    /// Whether the database was unavailable last time, so that only changes are logged.
-    is_unavailable: bool,
+    /// Its name as a part of the service.
+    part: String,
 }
 
 impl Applier {
-    /// A shard of `group`.
-    pub fn new(group: Arc<Group>, heart: Heart) -> Self {
+    /// A shard of `group`, by number.
+    pub fn new(group: Arc<Group>, shard: usize, heart: Heart) -> Self {
+        let part = format!("database/{}/{shard}", group.event_type);
         Self {
             group,
             heart,
@@ -73,7 +77,7 @@ impl Applier {
             busy: false,
             contention: Backoff::new(CONTENTION_PAUSES.0, CONTENTION_PAUSES.1),
             unavailable: Backoff::new(UNAVAILABLE_PAUSES.0, UNAVAILABLE_PAUSES.1),
-            is_unavailable: false,
+            part,
         }
     }
 
@@ -158,16 +162,23 @@ impl Applier {
     }
 
     fn finish(&mut self, work: Work, verdict: Verdict) {
+        let event_type = self.group.event_type.as_str();
         let (event_id, message_id) = (&work.event.id, &work.delivery.message.msg_id);
         match verdict {
             Verdict::Applied => {
                 tracing::debug!(event_id, message_id, "applied");
-                (self.group.observer)(&Observation::Applied { event_id, message_id });
+                let waited = work.delivery.received_at.elapsed();
+                (self.group.observer)(&Observation::Applied {
+                    event_type,
+                    event_id,
+                    message_id,
+                    waited,
+                });
                 Acknowledge::send(work.delivery);
             }
             Verdict::Duplicate => {
                 tracing::debug!(event_id, message_id, "applied before; nothing to do");
-                (self.group.observer)(&Observation::Duplicate { event_id, message_id });
+                (self.group.observer)(&Observation::Duplicate { event_type, event_id, message_id });
                 Acknowledge::send(work.delivery);
             }
             Verdict::Conflict(detail) => self.hold(work, HoldReason::Conflict, detail),
@@ -201,18 +212,20 @@ impl Applier {
     fn observe_failure(&self, work: &Work, reason: &str) {
         let (event_id, message_id) = (&work.event.id, &work.delivery.message.msg_id);
         tracing::debug!(event_id, message_id, reason, "rolled back");
-        (self.group.observer)(&Observation::Failed { event_id, message_id, reason });
+        let event_type = self.group.event_type.as_str();
+        (self.group.observer)(&Observation::Failed { event_type, event_id, message_id, reason });
     }
 
     fn drop_late(&self, work: &Work) {
         let (event_id, message_id) = (&work.event.id, &work.delivery.message.msg_id);
         let why = "its visibility time-out ended before its turn came";
         tracing::debug!(event_id, message_id, why, "dropped");
-        (self.group.observer)(&Observation::Dropped { message_id, why });
+        let queue = work.delivery.queue.name.as_str();
+        (self.group.observer)(&Observation::Dropped { queue, message_id, why });
     }
 
     fn note_unavailable(&mut self, reason: &str) {
-        if !std::mem::replace(&mut self.is_unavailable, true) {
+        if self.group.health.is_down(&self.part, reason) {
             let event_type = self.group.event_type.as_str();
             tracing::warn!(event_type, reason, "the database cannot be used; retrying");
         }
@@ -220,7 +233,7 @@ impl Applier {
 
     fn note_available(&mut self) {
         self.unavailable.reset();
-        if std::mem::take(&mut self.is_unavailable) {
+        if self.group.health.is_up(&self.part) {
             let event_type = self.group.event_type.as_str();
             tracing::info!(event_type, "the database can be used again");
         }
@@ -232,13 +245,24 @@ async fn run(group: Arc<Group>, batch: Vec<Work>) -> Vec<(Work, Verdict)> {
     let turn = group.store.turn().await;
     let blocking = tokio::task::spawn_blocking(move || {
         let _turn = turn;
+        let start = Instant::now();
         let verdicts = apply_batch(&group, &batch);
+        observe_commit(&group, &verdicts, start.elapsed());
         batch.into_iter().zip(verdicts).collect()
     });
     blocking.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a batch was lost; the queue brings its messages again");
         Vec::new()
     })
+}
+
+fn observe_commit(group: &Group, verdicts: &[Verdict], took: Duration) {
+    let is_settled = |verdict: &&Verdict| matches!(verdict, Verdict::Applied | Verdict::Duplicate);
+    let events = verdicts.iter().filter(is_settled).count();
+    if events > 0 {
+        let event_type = group.event_type.as_str();
+        (group.observer)(&Observation::Committed { event_type, events, took });
+    }
 }
 
 impl Actor for Applier {

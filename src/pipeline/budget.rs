@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -19,6 +20,17 @@ const RESERVED_PART: usize = 8;
 /// pause of polling because a type is at its share: one that drains in the meantime loses nothing,
 /// and one that does not must not stop the others for longer.
 const BACKED_UP_AFTER: Duration = Duration::from_secs(1);
+
+/// How much of a queue's budget is used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BudgetUse {
+    /// The queue.
+    pub queue: String,
+    /// Permits in use: messages in memory and asked for.
+    pub in_flight: usize,
+    /// Permits there are.
+    pub limit: usize,
+}
 
 /// The budget of one queue.
 pub struct Budget {
@@ -102,6 +114,11 @@ impl Budget {
     pub async fn idle(&self) {
         let all = self.permits.acquire_many(self.max_messages as u32).await;
         drop(all.expect("the semaphore is never closed"));
+    }
+
+    /// How many permits there are.
+    pub fn limit(&self) -> usize {
+        self.max_messages
     }
 
     /// How many permits are taken.

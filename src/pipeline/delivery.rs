@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::budget::{Permit, ShareToken};
 use super::link::Link;
-use super::{Acker, Observer};
+use super::{Acker, Health, Observer};
 use crate::cmq::Message;
 use crate::event::{BodyEncoding, Envelope, Event};
 
@@ -23,6 +23,8 @@ pub struct QueueContext {
     pub acker: Link<Acker>,
     /// Who is told what happens.
     pub observer: Observer,
+    /// Where it is said whether the queue can be polled.
+    pub health: Health,
 }
 
 /// A received message on its way. Dropping it leaves it to the queue, which brings it again.
@@ -31,6 +33,8 @@ pub struct Delivery {
     pub queue: Arc<QueueContext>,
     /// The message.
     pub message: Message,
+    /// When it was received.
+    pub received_at: Instant,
     /// When its receipt handle is no longer to be relied on.
     pub deadline: Instant,
     /// Its place in the queue's budget.
@@ -123,7 +127,7 @@ pub struct Acknowledge {
 impl Acknowledge {
     /// Sends a delivery to its queue's Acker; its body is freed.
     pub fn send(delivery: Delivery) {
-        let Delivery { queue, message, deadline, permit } = delivery;
+        let Delivery { queue, message, deadline, permit, .. } = delivery;
         let (message_id, receipt_handle) = (message.msg_id, message.receipt_handle);
         queue.acker.send(Self { message_id, receipt_handle, deadline, permit });
     }

@@ -12,6 +12,7 @@ mod applier;
 mod backoff;
 mod budget;
 mod delivery;
+mod health;
 mod link;
 mod observer;
 mod quarantine;
@@ -23,8 +24,9 @@ mod transaction;
 
 pub use acker::Acker;
 pub use applier::Applier;
-pub use budget::Budget;
+pub use budget::{Budget, BudgetUse};
 pub use delivery::{Delivery, HoldReason, QueueContext};
+pub use health::Health;
 pub use observer::{Observation, Observer};
 pub use quarantine::Quarantine;
 pub use receiver::Receiver;

@@ -7,6 +7,7 @@ use actix::prelude::*;
 
 use super::backoff::Backoff;
 use super::delivery::{Acknowledge, Hold};
+use super::health::Health;
 use super::observer::{Observation, Observer};
 use crate::event::Digest;
 use crate::store::{HeldState, NewHeldMessage, Store, StoreError, hold, in_transaction};
@@ -16,11 +17,15 @@ const MAX_BATCH_MESSAGES: usize = 64;
 /// First and longest pause after a failed write.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// Its name as a part of the service.
+const PART: &str = "database/held_message";
+
 /// The actor.
 pub struct Quarantine {
     consumer: String,
     store: Store,
     observer: Observer,
+    health: Health,
     waiting: VecDeque<Hold>,
     busy: bool,
     backoff: Backoff,
@@ -28,10 +33,10 @@ pub struct Quarantine {
 
 impl Quarantine {
     /// Holds messages for `consumer`.
-    pub fn new(consumer: String, store: Store, observer: Observer) -> Self {
+    pub fn new(consumer: String, store: Store, observer: Observer, health: Health) -> Self {
         let backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
         let waiting = VecDeque::new();
-        Self { consumer, store, observer, waiting, busy: false, backoff }
+        Self { consumer, store, observer, health, waiting, busy: false, backoff }
     }
 
     fn proceed(&mut self, context: &mut Context<Self>) {
@@ -56,16 +61,22 @@ impl Quarantine {
             let queue = delivery.queue.name.as_str();
             let why = reason.as_str();
             tracing::warn!(queue, message_id, event_id, reason = why, detail, "held");
-            (self.observer)(&Observation::Held { message_id, reason, detail: &detail });
+            let detail = detail.as_str();
+            (self.observer)(&Observation::Held { queue, message_id, reason, detail });
             Acknowledge::send(delivery);
         }
         self.backoff.reset();
+        if self.health.is_up(PART) {
+            tracing::info!("messages can be held again");
+        }
         self.busy = false;
         self.proceed(context);
     }
 
     fn failed(&mut self, batch: Vec<Hold>, reason: &str, context: &mut Context<Self>) {
-        tracing::warn!(reason, messages = batch.len(), "cannot hold messages; retrying");
+        if self.health.is_down(PART, reason) {
+            tracing::warn!(reason, messages = batch.len(), "cannot hold messages; retrying");
+        }
         batch.into_iter().rev().for_each(|hold| self.waiting.push_front(hold));
         context.run_later(self.backoff.pause(), |quarantine, context| {
             quarantine.busy = false;

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use actix::prelude::*;
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, WrapFuture};
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::budget::Budget;
 use super::delivery::{Delivery, QueueContext};
 use super::link::Link;
+use super::observer::Observation;
 use super::router::{Incoming, Router};
-use crate::cmq::{Client, CmqError, MAX_BATCH_MESSAGES};
+use crate::cmq::{Client, CmqError, ErrorClass, MAX_BATCH_MESSAGES, Message};
 
 /// First and longest pause after a failed poll.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -45,8 +46,8 @@ pub struct Receiver {
     /// No new polls once it is set. Polls in the air are awaited, for they may bring messages.
     draining: Arc<AtomicBool>,
     backoff: Backoff,
-    /// The error that polls fail with, so that a change is logged and a repetition is not.
-    failing: Option<String>,
+    /// How polls fail at the moment.
+    failing: Option<ErrorClass>,
     last_poll_was_useful: bool,
 }
 
@@ -115,13 +116,17 @@ impl Receiver {
                 Err(error) => return Polled::Failed(error),
             };
             let margin = (visibility_timeout / 10).min(MAX_DEADLINE_MARGIN);
-            let deadline = Instant::now() + visibility_timeout - margin;
+            let received_at = Instant::now();
+            let deadline = received_at + visibility_timeout - margin;
+            let oldest_age = messages.iter().filter_map(age).max();
             let received = messages.len();
             let deliveries = messages.into_iter().zip(permits).map(|(message, mut permit)| {
                 permit.set_bytes(message.msg_body.len());
-                Delivery { queue: queue.clone(), message, deadline, permit }
+                Delivery { queue: queue.clone(), message, received_at, deadline, permit }
             });
             let incoming = Incoming(deliveries.collect());
+            let name = queue.name.as_str();
+            (queue.observer)(&Observation::Polled { queue: name, received, oldest_age });
             let kept = match router.address() {
                 Some(router) => router.send(incoming).await.unwrap_or(0),
                 None => 0,
@@ -149,6 +154,8 @@ impl Receiver {
             }
             Polled::Failed(error) => {
                 self.wanted = 1;
+                let (queue, reason) = (self.queue.name.as_str(), error.to_string());
+                (self.queue.observer)(&Observation::PollFailed { queue, reason: &reason });
                 let pause = self.backoff.pause().max(error.class().min_pause());
                 self.failed(&error, pause);
                 context.run_later(pause, Self::fill_up);
@@ -156,20 +163,32 @@ impl Receiver {
         }
     }
 
+    /// Logs changes, not repetitions.
     fn failed(&mut self, error: &CmqError, pause: Duration) {
-        let class = format!("{:?}", error.class());
-        if self.failing.as_ref() != Some(&class) {
+        let class = Some(error.class());
+        self.queue.health.is_down(&self.part(), &error.to_string());
+        if std::mem::replace(&mut self.failing, class) != class {
             tracing::warn!(queue = self.queue.name, %error, ?pause, "polling fails; retrying");
-            self.failing = Some(class);
         }
     }
 
     fn recovered(&mut self) {
         self.backoff.reset();
-        if self.failing.take().is_some() {
+        if self.failing.take().is_some() | self.queue.health.is_up(&self.part()) {
             tracing::info!(queue = self.queue.name, "polling works again");
         }
     }
+
+    fn part(&self) -> String {
+        format!("queue/{}", self.queue.name)
+    }
+}
+
+/// How long ago a message was sent, by the wall clock: for display, in seconds as the queue counts.
+fn age(message: &Message) -> Option<Duration> {
+    let sent = u64::try_from(message.enqueue_time).ok().filter(|seconds| *seconds > 0)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    Some(now.saturating_sub(Duration::from_secs(sent)))
 }
 
 impl Actor for Receiver {

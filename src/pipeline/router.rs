@@ -64,6 +64,7 @@ impl Router {
         };
         let Some(share) = self.budget.take_share(route.share) else {
             (delivery.queue.observer)(&Observation::Dropped {
+                queue: &delivery.queue.name,
                 message_id: &delivery.message.msg_id,
                 why: "its event type has as many messages in memory as it may",
             });

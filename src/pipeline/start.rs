@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::Acker;
 use super::applier::{Applier, Group};
-use super::budget::Budget;
+use super::budget::{Budget, BudgetUse};
 use super::delivery::QueueContext;
+use super::health::Health;
 use super::link::Link;
 use super::observer::Observer;
 use super::quarantine::Quarantine;
@@ -64,7 +65,8 @@ pub struct PipelineOptions {
 
 /// The running actors.
 pub struct Pipeline {
-    budgets: Vec<Arc<Budget>>,
+    budgets: Vec<(String, Arc<Budget>)>,
+    health: Health,
     draining: Arc<AtomicBool>,
     board: Board,
 }
@@ -77,6 +79,7 @@ impl Pipeline {
         let mut starting = Starting {
             supervisor: Supervisor::new(supervision),
             budgets: Vec::new(),
+            health: Health::default(),
             draining: Arc::default(),
             quarantine: Link::new(),
             observer,
@@ -86,10 +89,10 @@ impl Pipeline {
         for queue in queues {
             starting.queue(queue, routes.clone());
         }
-        let Starting { supervisor, budgets, draining, .. } = starting;
+        let Starting { supervisor, budgets, draining, health, .. } = starting;
         let board = supervisor.board();
         actix::spawn(supervisor.watch());
-        Self { budgets, draining, board }
+        Self { budgets, health, draining, board }
     }
 
     /// Where to see how the actors are.
@@ -97,14 +100,31 @@ impl Pipeline {
         self.board.clone()
     }
 
+    /// What the parts say of themselves.
+    pub fn health(&self) -> Health {
+        self.health.clone()
+    }
+
+    /// How to look up how much of each queue's budget is used.
+    pub fn budgets(&self) -> impl Fn() -> Vec<BudgetUse> + Send + Sync + use<> {
+        let budgets = self.budgets.clone();
+        let use_of = |(queue, budget): &(String, Arc<Budget>)| BudgetUse {
+            queue: queue.clone(),
+            in_flight: budget.in_flight(),
+            limit: budget.limit(),
+        };
+        move || budgets.iter().map(use_of).collect()
+    }
+
     /// Stops polling and waits until every message in memory is settled or given up, `timeout` at
     /// most. Returns how many were left.
     pub async fn drain(self, timeout: Duration) -> usize {
         self.draining.store(true, Ordering::Relaxed);
-        let idle = futures_util::future::join_all(self.budgets.iter().map(|budget| budget.idle()));
+        let idle =
+            futures_util::future::join_all(self.budgets.iter().map(|(_, budget)| budget.idle()));
         let left = match tokio::time::timeout(timeout, idle).await {
             Ok(_) => 0,
-            Err(_) => self.budgets.iter().map(|budget| budget.in_flight()).sum(),
+            Err(_) => self.budgets.iter().map(|(_, budget)| budget.in_flight()).sum(),
         };
         self.board.close();
         left
@@ -114,7 +134,8 @@ impl Pipeline {
 /// The pipeline while it is put together. Who is sent to is started before who sends.
 struct Starting {
     supervisor: Supervisor,
-    budgets: Vec<Arc<Budget>>,
+    budgets: Vec<(String, Arc<Budget>)>,
+    health: Health,
     draining: Arc<AtomicBool>,
     quarantine: Link<Quarantine>,
     observer: Observer,
@@ -123,8 +144,9 @@ struct Starting {
 impl Starting {
     fn quarantine(&mut self, consumer: String, store: Store) {
         let (link, observer) = (self.quarantine.clone(), self.observer.clone());
+        let health = self.health.clone();
         self.supervisor.supervise("quarantine".into(), link, move |_| {
-            Quarantine::new(consumer.clone(), store.clone(), observer.clone())
+            Quarantine::new(consumer.clone(), store.clone(), observer.clone(), health.clone())
         });
     }
 
@@ -147,6 +169,7 @@ impl Starting {
                 store: store.clone(),
                 quarantine: self.quarantine.clone(),
                 observer: self.observer.clone(),
+                health: self.health.clone(),
             });
             let count = policy.shards.unwrap_or(default_shards);
             let shards = (0..count).map(|shard| self.shard(&group, shard)).collect();
@@ -159,7 +182,7 @@ impl Starting {
         let (link, group) = (Link::new(), group.clone());
         let name = format!("applier/{}/{shard}", group.event_type);
         self.supervisor
-            .supervise(name, link.clone(), move |heart| Applier::new(group.clone(), heart));
+            .supervise(name, link.clone(), move |heart| Applier::new(group.clone(), shard, heart));
         link
     }
 
@@ -167,7 +190,7 @@ impl Starting {
         let shares = routes.len().max(1);
         let budget =
             Budget::new(options.max_in_flight_messages, options.max_in_flight_bytes, shares);
-        self.budgets.push(budget.clone());
+        self.budgets.push((options.name.clone(), budget.clone()));
         let (acker, router) = (Link::new(), Link::new());
         let queue = Arc::new(QueueContext {
             name: options.name,
@@ -175,6 +198,7 @@ impl Starting {
             envelope: options.envelope,
             acker: acker.clone(),
             observer: self.observer.clone(),
+            health: self.health.clone(),
         });
         let polling = Polling {
             max_concurrent_polls: options.max_concurrent_polls,

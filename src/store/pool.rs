@@ -80,6 +80,12 @@ impl Store {
         }
     }
 
+    /// Open and idle connections.
+    pub fn connections(&self) -> (u32, u32) {
+        let state = self.pool.state();
+        (state.connections, state.idle_connections)
+    }
+
     /// Waits for the turn to use a connection. Keep it while using one: it bounds the threads that
     /// block at the same time.
     pub async fn turn(&self) -> OwnedSemaphorePermit {

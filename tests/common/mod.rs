@@ -279,9 +279,15 @@ fn text_of(observation: &Observation<'_>) -> String {
         Observation::Duplicate { event_id, .. } => format!("duplicate {event_id}"),
         Observation::Failed { event_id, reason, .. } => format!("failed {event_id}: {reason}"),
         Observation::Held { reason, detail, .. } => format!("held {}: {detail}", reason.as_str()),
-        Observation::Dropped { message_id, why } => format!("dropped {message_id}: {why}"),
-        Observation::Deleted { message_id } => format!("deleted {message_id}"),
-        Observation::NotDeleted { message_id, why } => format!("not deleted {message_id}: {why}"),
+        Observation::Dropped { message_id, why, .. } => format!("dropped {message_id}: {why}"),
+        Observation::Deleted { message_id, .. } => format!("deleted {message_id}"),
+        Observation::NotDeleted { message_id, why, .. } => {
+            format!("not deleted {message_id}: {why}")
+        }
+        Observation::Polled { received, .. } => format!("polled {received}"),
+        Observation::PollFailed { reason, .. } => format!("poll failed: {reason}"),
+        Observation::Committed { events, .. } => format!("committed {events}"),
+        Observation::DeleteFailed { reason, .. } => format!("delete failed: {reason}"),
     }
 }
 
