@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admin::{AdminOptions, AdminServer, Insight, Metrics};
-use crate::cmq::{Client, ClientOptions, CmqError, Credentials, CredentialsError, Endpoint};
+use crate::cmq::{
+    Client, ClientOptions, CmqError, CredentialProvider, CredentialSource, Credentials,
+    CredentialsError, Endpoint, ProviderError,
+};
 use crate::config::{AdminConfig, Config, ConfigError, QueueConfig};
 use crate::handler::{Applier, DeclaredApplier, Registry, RegistryError};
 use crate::pipeline::{
@@ -34,6 +37,9 @@ pub enum ServiceError {
     /// A credential is missing.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
+    /// The credentials could not be read from where the configuration says.
+    #[error("credentials: {0}")]
+    Provider(#[from] ProviderError),
     /// The HTTP client could not be made.
     #[error(transparent)]
     Client(#[from] CmqError),
@@ -133,7 +139,7 @@ impl Service {
         if registry.is_empty() {
             return Err(ServiceError::NoApplier);
         }
-        let credentials = credentials(&config)?;
+        let credentials = credentials(&config).await?;
         let store = Store::new(store_options(&config));
         prepare(&store, config.database.migrate_at_start).await?;
         if registry.len() >= store.concurrency() && store.concurrency() > 1 {
@@ -251,10 +257,26 @@ fn start_admin(
     Ok(server)
 }
 
-/// The credentials of the environment, or else of the configuration.
-pub(crate) fn credentials(config: &Config) -> Result<Credentials, CredentialsError> {
+/// The credentials of the environment, or else those that the configuration names.
+pub(crate) async fn credentials(config: &Config) -> Result<CredentialProvider, ServiceError> {
     let given = config.credentials.clone();
-    Credentials::from_env_or(given.secret_id, given.secret_key, given.token)
+    if Credentials::are_in_environment() {
+        return Ok(Credentials::from_env_or(None, None, None)?.into());
+    }
+    let source = match (given.file, given.role) {
+        (Some(file), _) => CredentialSource::File(file),
+        (None, Some(role)) => {
+            let endpoint = given.metadata_endpoint.trim_end_matches('/');
+            let url = format!("{endpoint}/latest/meta-data/cam/security-credentials/{role}");
+            CredentialSource::InstanceRole(url.parse().expect("a loaded configuration is valid"))
+        }
+        (None, None) => CredentialSource::Fixed(Credentials::from_env_or(
+            given.secret_id,
+            given.secret_key,
+            given.token,
+        )?),
+    };
+    Ok(CredentialProvider::read(source).await?)
 }
 
 pub(crate) fn store_options(config: &Config) -> StoreOptions {
@@ -262,10 +284,14 @@ pub(crate) fn store_options(config: &Config) -> StoreOptions {
         url: config.database.url.clone(),
         pool_size: config.database.pool_size,
         connect_timeout: Duration::from_secs(config.database.connect_timeout_seconds),
+        statement_timeout: Duration::from_secs(config.database.statement_timeout_seconds),
     }
 }
 
-pub(crate) fn client(queue: &QueueConfig, credentials: &Credentials) -> Result<Client, CmqError> {
+pub(crate) fn client(
+    queue: &QueueConfig,
+    credentials: &CredentialProvider,
+) -> Result<Client, CmqError> {
     let endpoint = Endpoint::parse(&queue.endpoint).expect("a loaded configuration is valid");
     let signature_method = queue.signature_method;
     Client::new(endpoint, ClientOptions { credentials: credentials.clone(), signature_method })
@@ -273,7 +299,7 @@ pub(crate) fn client(queue: &QueueConfig, credentials: &Credentials) -> Result<C
 
 fn queue_options(
     queue: &QueueConfig,
-    credentials: &Credentials,
+    credentials: &CredentialProvider,
 ) -> Result<QueueOptions, ServiceError> {
     Ok(QueueOptions {
         name: queue.name.clone(),

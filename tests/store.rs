@@ -24,6 +24,7 @@ on_each_database!(
     a_missing_table_is_nobodys_event,
 );
 
+const LIMIT: Duration = Duration::from_secs(60);
 const DIGEST: [u8; 32] = [7; 32];
 
 fn new_claim(event_id: &str) -> NewClaim<'_> {
@@ -40,7 +41,8 @@ fn migrated(kind: Kind) -> (Database, Store) {
 
 fn claim_now(store: &Store, consumer: &str, ids: &[&str]) -> Result<Vec<Claim>, Error> {
     let claims: Vec<NewClaim<'_>> = ids.iter().map(|id| new_claim(id)).collect();
-    let work = |connection: &mut _| in_transaction(connection, |tx| claim(tx, consumer, &claims));
+    let work =
+        |connection: &mut _| in_transaction(connection, LIMIT, |tx| claim(tx, consumer, &claims));
     store.run_here(work).unwrap()
 }
 
@@ -57,7 +59,7 @@ async fn a_rolled_back_claim_is_fresh_again(kind: Kind) {
     let (database, store) = migrated(kind);
     let failed: Result<(), Error> = store
         .run_here(|connection| {
-            in_transaction(connection, |tx| {
+            in_transaction(connection, LIMIT, |tx| {
                 claim(tx, "c", &[new_claim("a")])?;
                 Err(Error::RollbackTransaction)
             })
@@ -97,6 +99,7 @@ async fn instances_that_start_at_once_migrate_once(kind: Kind) {
                 url: database.url.parse().unwrap(),
                 pool_size: 1,
                 connect_timeout: Duration::from_secs(30),
+                statement_timeout: LIMIT,
             });
             std::thread::spawn(move || store.run_here(migrate).unwrap().unwrap().applied.len())
         })
@@ -197,10 +200,11 @@ async fn a_connection_that_saw_a_panic_is_not_used_again(kind: Kind) {
         url: database.url.parse().unwrap(),
         pool_size: 1,
         connect_timeout: Duration::from_secs(10),
+        statement_timeout: LIMIT,
     });
     let result = store
         .run(|connection| {
-            in_transaction(connection, |tx| -> Result<(), Error> {
+            in_transaction(connection, LIMIT, |tx| -> Result<(), Error> {
                 diesel::RunQueryDsl::execute(
                     diesel::sql_query("UPDATE account SET balance = 99"),
                     tx,
@@ -210,7 +214,8 @@ async fn a_connection_that_saw_a_panic_is_not_used_again(kind: Kind) {
         })
         .await;
     assert!(result.unwrap_err().to_string().contains("in the middle"));
-    let next = store.run(|connection| in_transaction(connection, |_| Ok::<_, Error>(()))).await;
+    let next =
+        store.run(|connection| in_transaction(connection, LIMIT, |_| Ok::<_, Error>(()))).await;
     next.unwrap().unwrap();
     assert_eq!(database.balance(1), 0);
 }

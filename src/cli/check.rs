@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Failure, load};
-use crate::cmq::{CmqError, Credentials, ErrorClass};
+use crate::cmq::{CmqError, CredentialProvider, ErrorClass};
 use crate::config::{Config, Problem, QueueConfig};
 use crate::service::{client, credentials, store_options};
 use crate::store::{Store, pending_migrations};
@@ -50,14 +50,14 @@ fn check_database(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn check_queues(config: &Config, problems: &mut Vec<Problem>) {
-    let credentials = match credentials(config) {
-        Ok(credentials) => credentials,
-        Err(error) => {
-            let key = "credentials".to_owned();
-            return problems.push(Problem { key, reason: error.to_string() });
-        }
-    };
     actix::System::new().block_on(async {
+        let credentials = match credentials(config).await {
+            Ok(credentials) => credentials,
+            Err(error) => {
+                let key = "credentials".to_owned();
+                return problems.push(Problem { key, reason: error.to_string() });
+            }
+        };
         for (index, queue) in config.queues.iter().enumerate() {
             match ask(queue, &credentials).await {
                 Ok(()) => println!("queue {} at {}: reached", queue.name, queue.endpoint),
@@ -70,7 +70,7 @@ fn check_queues(config: &Config, problems: &mut Vec<Problem>) {
     });
 }
 
-async fn ask(queue: &QueueConfig, credentials: &Credentials) -> Result<(), CmqError> {
+async fn ask(queue: &QueueConfig, credentials: &CredentialProvider) -> Result<(), CmqError> {
     client(queue, credentials)?.query_queue_route(&queue.name).await.map(drop)
 }
 

@@ -162,7 +162,7 @@ fn config(folder: &Path, endpoint: &str) -> Result<Config, Failure> {
 fn client(endpoint: &str) -> Result<Client, Failure> {
     let endpoint = Endpoint::parse(endpoint).map_err(Failure::running)?;
     let signature_method = SignatureMethod::default();
-    let options = ClientOptions { credentials: placeholder_credentials(), signature_method };
+    let options = ClientOptions { credentials: placeholder_credentials().into(), signature_method };
     Client::new(endpoint, options).map_err(Failure::running)
 }
 

@@ -51,9 +51,9 @@ struct Target {
 }
 
 pub fn send(arguments: SendArguments) -> Result<(), Failure> {
-    let target = target(&arguments)?;
-    let SendArguments { bodies, file, delay, .. } = arguments;
     actix::System::new().block_on(async move {
+        let target = target(&arguments).await?;
+        let SendArguments { bodies, file, delay, .. } = arguments;
         let sent = match (bodies.is_empty(), file) {
             (false, _) => send_all(&target, bodies.into_iter().map(Ok), delay).await?,
             (true, file) => send_all(&target, lines(file.as_deref())?, delay).await?,
@@ -64,7 +64,7 @@ pub fn send(arguments: SendArguments) -> Result<(), Failure> {
     })
 }
 
-fn target(arguments: &SendArguments) -> Result<Target, Failure> {
+async fn target(arguments: &SendArguments) -> Result<Target, Failure> {
     if let Some(url) = &arguments.endpoint {
         let endpoint = Endpoint::parse(url).map_err(Failure::usage)?;
         let credentials = credentials_for(url).map_err(Failure::usage)?;
@@ -81,7 +81,7 @@ fn target(arguments: &SendArguments) -> Result<Target, Failure> {
             Failure::usage(format!("{}: queue: there is none of the name {name:?}", file.display()))
         })?,
     };
-    let credentials = credentials(&config).map_err(Failure::usage)?;
+    let credentials = credentials(&config).await.map_err(Failure::usage)?;
     Ok(Target {
         client: client(queue, &credentials).map_err(Failure::running)?,
         queue: queue.name.clone(),
@@ -91,6 +91,7 @@ fn target(arguments: &SendArguments) -> Result<Target, Failure> {
 
 fn new_client(endpoint: Endpoint, credentials: Credentials) -> Result<Client, Failure> {
     let signature_method = SignatureMethod::default();
+    let credentials = credentials.into();
     Client::new(endpoint, ClientOptions { credentials, signature_method }).map_err(Failure::running)
 }
 

@@ -9,7 +9,9 @@ use serde::de::DeserializeOwned;
 
 use super::protocol::{DEFAULT_PATH, MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES};
 use super::signature::{self, SignatureMethod, Target};
-use super::{ApiErrorCode, CmqError, Credentials, DeleteFailure, Message, Parameters};
+use super::{
+    ApiErrorCode, CmqError, CredentialProvider, Credentials, DeleteFailure, Message, Parameters,
+};
 
 /// Time to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,7 +86,7 @@ impl std::fmt::Display for Endpoint {
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
     /// Whose requests these are.
-    pub credentials: Credentials,
+    pub credentials: CredentialProvider,
     /// Hash of the signature.
     pub signature_method: SignatureMethod,
 }
@@ -305,19 +307,36 @@ impl Client {
         self.parse(action, &body)
     }
 
-    /// Signs and sends, and returns the body of an HTTP 200.
+    /// Signs and sends, and returns the body of an HTTP 200. Credentials that are refused are reported
+    /// to their provider.
     async fn post(
         &self,
         action: &'static str,
         parameters: Parameters,
         polling_wait_seconds: u32,
     ) -> Result<Vec<u8>, CmqError> {
+        let credentials = self.options.credentials.get().await;
+        let body = self.exchange(action, parameters, polling_wait_seconds, &credentials).await?;
+        let refused = [ApiErrorCode::AUTHENTICATION_FAILED, ApiErrorCode::ACCESS_DENIED];
+        if self.head(action, &body).is_ok_and(|head| refused.contains(&head.code)) {
+            self.options.credentials.refused(&credentials);
+        }
+        Ok(body)
+    }
+
+    async fn exchange(
+        &self,
+        action: &'static str,
+        parameters: Parameters,
+        polling_wait_seconds: u32,
+        credentials: &Credentials,
+    ) -> Result<Vec<u8>, CmqError> {
         let wait = Duration::from_secs(u64::from(polling_wait_seconds));
         let mut response = self
             .http
             .post(self.endpoint.url.clone())
             .header(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"))
-            .body(self.signed(action, parameters).to_urlencoded())
+            .body(self.signed(action, parameters, credentials).to_urlencoded())
             .timeout(wait + REQUEST_TIMEOUT)
             .send()
             .await
@@ -340,8 +359,13 @@ impl Client {
         Ok(body)
     }
 
-    fn signed(&self, action: &'static str, parameters: Parameters) -> Parameters {
-        let ClientOptions { credentials, signature_method } = &self.options;
+    fn signed(
+        &self,
+        action: &'static str,
+        parameters: Parameters,
+        credentials: &Credentials,
+    ) -> Parameters {
+        let signature_method = &self.options.signature_method;
         let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut signed = Parameters::for_action(action);
         signed.push("Timestamp", timestamp.to_string());

@@ -30,11 +30,24 @@ pub struct CredentialsError {
     missing: &'static str,
 }
 
+impl PartialEq for Credentials {
+    fn eq(&self, other: &Self) -> bool {
+        self.secret_id == other.secret_id
+            && self.secret_key() == other.secret_key()
+            && self.token() == other.token()
+    }
+}
+
 impl Credentials {
     /// Credentials from their parts; an empty token is none.
     pub fn new(secret_id: String, secret_key: SecretString, token: Option<SecretString>) -> Self {
         let token = token.filter(|token| !token.expose_secret().is_empty());
         Self { secret_id, secret_key, token }
+    }
+
+    /// Whether the environment names a secret id.
+    pub fn are_in_environment() -> bool {
+        std::env::var(SECRET_ID_VARIABLE).is_ok_and(|id| !id.is_empty())
     }
 
     /// Takes each part from the environment or else from the given fall-backs. A token of the

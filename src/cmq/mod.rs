@@ -7,6 +7,7 @@ mod credentials;
 mod error;
 mod parameters;
 mod protocol;
+mod provider;
 pub mod signature;
 
 pub use client::{Client, ClientOptions, Endpoint, EndpointError};
@@ -17,3 +18,4 @@ pub use protocol::{
     ApiErrorCode, DEFAULT_PATH, DeleteFailure, MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES,
     MAX_NAME_BYTES, MAX_POLLING_WAIT_SECONDS, Message, is_valid_name,
 };
+pub use provider::{CredentialProvider, CredentialSource, ProviderError};

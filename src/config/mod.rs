@@ -4,6 +4,7 @@ mod load;
 mod validate;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -91,13 +92,16 @@ pub struct DatabaseConfig {
     /// Longest wait for a connection, in seconds, 1 to 300.
     #[serde(default = "default_connect_timeout_seconds")]
     pub connect_timeout_seconds: u64,
+    /// Longest time that a statement may take, in seconds, 1 to 43,200; SQLite has no such limit.
+    #[serde(default = "default_statement_timeout_seconds")]
+    pub statement_timeout_seconds: u64,
     /// Whether `run` brings hapax's own tables up to date.
     #[serde(default = "default_true")]
     pub migrate_at_start: bool,
 }
 
 /// `[credentials]`
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CredentialsConfig {
     /// Secret id.
@@ -106,6 +110,22 @@ pub struct CredentialsConfig {
     pub secret_key: Option<SecretString>,
     /// Token of temporary credentials.
     pub token: Option<SecretString>,
+    /// A JSON file with `secret_id`, `secret_key` and, if temporary, `token` and `expires_at` (Unix
+    /// seconds). Read anew when they are refused or expire soon.
+    pub file: Option<PathBuf>,
+    /// Name of the machine's role, whose credentials the instance metadata has.
+    pub role: Option<String>,
+    /// The instance metadata's address.
+    #[serde(default = "default_metadata_endpoint")]
+    pub metadata_endpoint: String,
+}
+
+impl Default for CredentialsConfig {
+    fn default() -> Self {
+        let metadata_endpoint = default_metadata_endpoint();
+        let (secret_id, secret_key, token, file, role) = (None, None, None, None, None);
+        Self { secret_id, secret_key, token, file, role, metadata_endpoint }
+    }
 }
 
 /// `[[queue]]`
@@ -198,6 +218,10 @@ pub enum LogFormat {
     Json,
 }
 
+fn default_metadata_endpoint() -> String {
+    "http://metadata.tencentyun.com".into()
+}
+
 fn default_drain_timeout_seconds() -> u64 {
     30
 }
@@ -212,6 +236,10 @@ fn default_pool_size() -> u32 {
 
 fn default_connect_timeout_seconds() -> u64 {
     5
+}
+
+fn default_statement_timeout_seconds() -> u64 {
+    30
 }
 
 fn default_true() -> bool {

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use secrecy::ExposeSecret;
+use url::Url;
 
 use super::{Config, MAX_CONSUMER_BYTES, Problem, QueueConfig};
 use crate::cmq::{Endpoint, MAX_POLLING_WAIT_SECONDS, is_valid_name};
@@ -36,7 +37,17 @@ impl Config {
         problems.range("database.pool_size".into(), self.database.pool_size, 1..=1_000);
         let connect = self.database.connect_timeout_seconds;
         problems.range("database.connect_timeout_seconds".into(), connect, 1..=300);
+        let statement = self.database.statement_timeout_seconds;
+        problems.range("database.statement_timeout_seconds".into(), statement, 1..=43_200);
         problems.range("drain_timeout_seconds".into(), self.drain_timeout_seconds, 0..=3_600);
+        let given = &self.credentials;
+        let ways = [given.secret_id.is_some(), given.file.is_some(), given.role.is_some()];
+        if ways.into_iter().filter(|way| *way).count() > 1 {
+            problems.add("credentials", "secret_id, file and role exclude each other; keep one");
+        }
+        if let Err(error) = Url::parse(&given.metadata_endpoint) {
+            problems.add("credentials.metadata_endpoint", format!("it is not a URL: {error}"));
+        }
         if let Some(admin) = &self.admin
             && !admin.listen.ip().is_loopback()
             && admin.token.as_ref().is_none_or(|token| token.expose_secret().is_empty())

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::actions::{self, ReceiveRequest};
 use super::answer::{Refusal, success};
 use super::broker::{Broker, QueueSpec, TopicSpec};
+use super::faults::{self, Fault, Faults};
 use super::queue::UnixMillis;
 use crate::cmq::signature::{self, Target};
 use crate::cmq::{Credentials, MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES, Parameters};
@@ -42,11 +43,12 @@ pub struct EmulatorOptions {
 struct Shared {
     broker: Mutex<Broker>,
     arrivals: Mutex<HashMap<String, Arc<Notify>>>,
-    credentials: Option<Credentials>,
+    credentials: Mutex<Option<Credentials>>,
     address: String,
     /// Wall-clock start plus a monotonic clock, so that the queues' time never runs backwards.
     started: (UnixMillis, Instant),
     requests: AtomicU64,
+    faults: Faults,
 }
 
 impl Shared {
@@ -85,10 +87,11 @@ impl Emulator {
         let shared = Arc::new(Shared {
             broker: Mutex::new(broker_of(now, options.queues, options.topics)?),
             arrivals: Mutex::default(),
-            credentials: options.credentials,
+            credentials: Mutex::new(options.credentials),
             address: format!("http://{address}"),
             started: (now, Instant::now()),
             requests: AtomicU64::new(0),
+            faults: Faults::default(),
         });
         let server = serve(listener, shared.clone())?;
         let handle = server.handle();
@@ -110,6 +113,27 @@ impl Emulator {
     pub fn with_broker<T>(&self, f: impl FnOnce(&mut Broker, UnixMillis) -> T) -> T {
         let now = self.shared.now();
         f(&mut self.shared.broker(), now)
+    }
+
+    /// Lets the next `times` requests for `action` go wrong.
+    pub fn inject(&self, action: &str, fault: &Fault, times: usize) {
+        self.shared.faults.add(action, fault, times);
+    }
+
+    /// Forgets the faults that are still to come.
+    pub fn heal(&self) {
+        self.shared.faults.clear();
+    }
+
+    /// How many requests there were.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::Relaxed)
+    }
+
+    /// Changes the credentials that signatures are checked against.
+    pub fn set_credentials(&self, credentials: Option<Credentials>) {
+        let mut current = self.shared.credentials.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = credentials;
     }
 
     /// Stops serving; requests in the air are cut off.
@@ -157,32 +181,45 @@ async fn answer(request: HttpRequest, body: web::Bytes, shared: web::Data<Shared
         return HttpResponse::NotFound().finish();
     }
     let request_id = shared.requests.fetch_add(1, Ordering::Relaxed).to_string();
-    let answer = match handle(&request, &body, &shared).await {
+    let parameters = match request.method().as_str() {
+        "GET" => Parameters::from_urlencoded(request.query_string().as_bytes()),
+        _ => Parameters::from_urlencoded(&body),
+    };
+    let fault = shared.faults.take(parameters.get("Action").unwrap_or(""));
+    if let Some(fault) = fault.clone().filter(|fault| !fault.lets_through()) {
+        return faults::commit(fault, String::new()).await;
+    }
+    let answer = match handle(&request, &parameters, &shared).await {
         Ok(fields) => success(&request_id, fields),
         Err(refusal) => refusal.to_json(&request_id),
     };
-    HttpResponse::Ok().json(answer)
+    match fault {
+        Some(fault) => faults::commit(fault, answer.to_string()).await,
+        None => HttpResponse::Ok().json(answer),
+    }
 }
 
-async fn handle(request: &HttpRequest, body: &[u8], shared: &Shared) -> Result<Value, Refusal> {
-    let parameters = match request.method().as_str() {
-        "GET" => Parameters::from_urlencoded(request.query_string().as_bytes()),
-        "POST" => Parameters::from_urlencoded(body),
-        other => {
-            let text = format!("unexpected http {other} only GET or POST is supported");
-            return Err(Refusal::parameters(10410, text));
-        }
-    };
-    let action = parameters.get("Action").ok_or_else(|| Refusal::missing("Action"))?;
-    if let Some(credentials) = &shared.credentials {
-        authenticate(request, &parameters, credentials, shared.now())?;
+async fn handle(
+    request: &HttpRequest,
+    parameters: &Parameters,
+    shared: &Shared,
+) -> Result<Value, Refusal> {
+    let method = request.method().as_str();
+    if !matches!(method, "GET" | "POST") {
+        let text = format!("unexpected http {method} only GET or POST is supported");
+        return Err(Refusal::parameters(10410, text));
     }
-    let receive = ReceiveRequest::read(&mut shared.broker(), action, &parameters)?;
+    let action = parameters.get("Action").ok_or_else(|| Refusal::missing("Action"))?;
+    let credentials = shared.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(credentials) = credentials {
+        authenticate(request, parameters, &credentials, shared.now())?;
+    }
+    let receive = ReceiveRequest::read(&mut shared.broker(), action, parameters)?;
     if let Some(receive) = receive {
         return long_poll(shared, &receive).await;
     }
     let now = shared.now();
-    let done = actions::perform(&mut shared.broker(), now, action, &parameters, &shared.address)?;
+    let done = actions::perform(&mut shared.broker(), now, action, parameters, &shared.address)?;
     for queue in &done.woken_queues {
         shared.arrivals(queue).notify_waiters();
     }

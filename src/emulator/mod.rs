@@ -5,8 +5,10 @@
 mod actions;
 mod answer;
 pub mod broker;
+mod faults;
 mod http;
 pub mod queue;
 
 pub use broker::{Broker, QueueSpec, Subscription, TopicSpec};
+pub use faults::Fault;
 pub use http::{Emulator, EmulatorOptions};

@@ -27,6 +27,25 @@ const UNAVAILABLE_PAUSES: (Duration, Duration) =
 /// First and longest pause before an event that failed is tried again.
 const FAILURE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// The part of its time after which an event counts as late.
+const LATE_PART: f64 = 0.8;
+/// Shortest time between two warnings of late events.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Lets one warning through in a while.
+#[derive(Default)]
+struct Warning(std::cell::Cell<Option<Instant>>);
+
+impl Warning {
+    fn may_warn(&self) -> bool {
+        let is_due = self.0.get().is_none_or(|last| last.elapsed() > WARNING_INTERVAL);
+        if is_due {
+            self.0.set(Some(Instant::now()));
+        }
+        is_due
+    }
+}
+
 /// What the shards of one event type have in common.
 pub struct Group {
     /// The event type.
@@ -58,6 +77,7 @@ pub struct Applier {
     delayed: Vec<(Instant, Work)>,
     wake: Option<SpawnHandle>,
     busy: bool,
+    late_warning: Warning,
     contention: Backoff,
     unavailable: Backoff,
     /// Its name as a part of the service.
@@ -75,6 +95,7 @@ impl Applier {
             delayed: Vec::new(),
             wake: None,
             busy: false,
+            late_warning: Warning::default(),
             contention: Backoff::new(CONTENTION_PAUSES.0, CONTENTION_PAUSES.1),
             unavailable: Backoff::new(UNAVAILABLE_PAUSES.0, UNAVAILABLE_PAUSES.1),
             part,
@@ -168,6 +189,7 @@ impl Applier {
             Verdict::Applied => {
                 tracing::debug!(event_id, message_id, "applied");
                 let waited = work.delivery.received_at.elapsed();
+                self.warn_if_late(&work, waited);
                 (self.group.observer)(&Observation::Applied {
                     event_type,
                     event_id,
@@ -185,6 +207,20 @@ impl Applier {
             Verdict::Rejected(detail) => self.hold(work, HoldReason::Rejected, detail),
             Verdict::Failed(reason) => self.retry_or_hold(work, reason),
             Verdict::Contention(_) | Verdict::Unavailable(_) => {}
+        }
+    }
+
+    /// Events that take nearly as long as their visibility time-out are about to be delivered twice.
+    fn warn_if_late(&self, work: &Work, waited: Duration) {
+        let allowed = work.delivery.deadline.saturating_duration_since(work.delivery.received_at);
+        if waited > allowed.mul_f64(LATE_PART) && self.late_warning.may_warn() {
+            tracing::warn!(
+                event_type = self.group.event_type.as_str(),
+                ?waited,
+                ?allowed,
+                "events take nearly as long as the queue's visibility time-out; raise it, or make the \
+                 applier faster"
+            );
         }
     }
 

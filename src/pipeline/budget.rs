@@ -38,12 +38,16 @@ pub struct Budget {
     max_bytes: usize,
     permits: Arc<Semaphore>,
     bytes: AtomicUsize,
+    /// Longest stay in memory that is polled for.
+    max_stay: Duration,
+    /// All messages together.
+    whole: Mutex<Share>,
     shares: Vec<Mutex<Share>>,
     shared: AtomicUsize,
     released: Notify,
 }
 
-/// What one event type holds.
+/// What one event type, or all of them together, hold.
 struct Share {
     held: usize,
     /// When a message of the type last left, or came when there was none.
@@ -53,12 +57,33 @@ struct Share {
 }
 
 impl Share {
-    fn is_backed_up(&self) -> bool {
-        let standstill = match self.held {
+    fn new() -> Self {
+        Self { held: 0, last_progress: Instant::now(), last_stay: Duration::ZERO }
+    }
+
+    fn enter(&mut self) {
+        if self.held == 0 {
+            self.last_progress = Instant::now();
+        }
+        self.held += 1;
+    }
+
+    fn leave(&mut self, since: Instant) {
+        self.held -= 1;
+        self.last_progress = Instant::now();
+        self.last_stay = since.elapsed();
+    }
+
+    /// How long a message that comes now is likely to stay.
+    fn stay(&self) -> Duration {
+        match self.held {
             0 => Duration::ZERO,
-            _ => self.last_progress.elapsed(),
-        };
-        self.last_stay.max(standstill) > BACKED_UP_AFTER
+            _ => self.last_stay.max(self.last_progress.elapsed()),
+        }
+    }
+
+    fn is_backed_up(&self) -> bool {
+        self.last_stay.max(self.stay()) > BACKED_UP_AFTER
     }
 }
 
@@ -66,6 +91,8 @@ impl Share {
 pub struct Permit {
     budget: Arc<Budget>,
     bytes: usize,
+    /// When the message came, if one did.
+    since: Option<Instant>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -79,15 +106,22 @@ pub struct ShareToken {
 impl Budget {
     /// A budget of `max_messages` messages and about `max_bytes` bytes of bodies, divided among
     /// `shares` event types. The bytes are known only after receiving, so what is under way in
-    /// polls comes on top of them.
-    pub fn new(max_messages: usize, max_bytes: usize, shares: usize) -> Arc<Self> {
-        let share = || Share { held: 0, last_progress: Instant::now(), last_stay: Duration::ZERO };
+    /// polls comes on top of them. While messages stay for longer than `max_stay`, no more are
+    /// polled than one poll brings: what waits in memory is to be done within its visibility time-out.
+    pub fn new(
+        max_messages: usize,
+        max_bytes: usize,
+        max_stay: Duration,
+        shares: usize,
+    ) -> Arc<Self> {
         Arc::new(Self {
             max_messages,
             max_bytes,
             permits: Arc::new(Semaphore::new(max_messages)),
             bytes: AtomicUsize::new(0),
-            shares: (0..shares).map(|_| Mutex::new(share())).collect(),
+            max_stay,
+            whole: Mutex::new(Share::new()),
+            shares: (0..shares).map(|_| Mutex::new(Share::new())).collect(),
             shared: AtomicUsize::new(0),
             released: Notify::new(),
         })
@@ -96,7 +130,8 @@ impl Budget {
     /// Waits for the permits of one poll and returns them: as many as a batch may have, or fewer in
     /// a small budget.
     pub async fn acquire_for_poll(self: &Arc<Self>) -> Vec<Permit> {
-        self.wait_until(|| self.bytes.load(Ordering::Relaxed) < self.max_bytes).await;
+        let has_room = || self.bytes.load(Ordering::Relaxed) < self.max_bytes;
+        self.wait_until(|| has_room() && !self.is_slow()).await;
         let count = self.poll_size();
         let mut places = self
             .permits
@@ -106,7 +141,7 @@ impl Budget {
             .expect("the semaphore is never closed");
         (0..count)
             .map(|_| places.split(1).expect("as many were acquired"))
-            .map(|place| Permit { budget: self.clone(), bytes: 0, _place: place })
+            .map(|place| Permit { budget: self.clone(), bytes: 0, since: None, _place: place })
             .collect()
     }
 
@@ -135,10 +170,7 @@ impl Budget {
         if self.shares.len() > 1 && (at_reserve || stuck) {
             return None;
         }
-        if state.held == 0 {
-            state.last_progress = Instant::now();
-        }
-        state.held += 1;
+        state.enter();
         self.shared.fetch_add(1, Ordering::Relaxed);
         Some(ShareToken { budget: self.clone(), share, since: Instant::now() })
     }
@@ -151,6 +183,15 @@ impl Budget {
         };
         let crowded = || (0..self.shares.len()).any(|share| worth_waiting(&self.share(share)));
         _ = tokio::time::timeout(BACKED_UP_AFTER, self.wait_until(|| !crowded())).await;
+    }
+
+    fn is_slow(&self) -> bool {
+        let whole = self.whole();
+        whole.held >= self.poll_size() && whole.stay() > self.max_stay
+    }
+
+    fn whole(&self) -> MutexGuard<'_, Share> {
+        self.whole.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn share(&self, share: usize) -> MutexGuard<'_, Share> {
@@ -188,15 +229,20 @@ impl Budget {
 }
 
 impl Permit {
-    /// Counts the received message's size.
-    pub fn set_bytes(&mut self, bytes: usize) {
+    /// Counts a received message of this size.
+    pub fn fill(&mut self, bytes: usize) {
         self.budget.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
+        self.budget.whole().enter();
+        self.since = Some(Instant::now());
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if let Some(since) = self.since {
+            self.budget.whole().leave(since);
+        }
         self.budget.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         self.budget.released.notify_waiters();
     }
@@ -205,9 +251,7 @@ impl Drop for Permit {
 impl Drop for ShareToken {
     fn drop(&mut self) {
         let mut state = self.budget.share(self.share);
-        state.held -= 1;
-        state.last_progress = Instant::now();
-        state.last_stay = self.since.elapsed();
+        state.leave(self.since);
         drop(state);
         self.budget.shared.fetch_sub(1, Ordering::Relaxed);
         self.budget.released.notify_waiters();
@@ -219,13 +263,15 @@ mod tests {
     use super::*;
     use futures_util::FutureExt;
 
+    const LONG: Duration = Duration::from_secs(60);
+
     fn take_all(budget: &Arc<Budget>, share: usize) -> Vec<ShareToken> {
         std::iter::from_fn(|| budget.take_share(share)).take(10_000).collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_type_that_drains_may_take_all_but_the_reserve() {
-        let budget = Budget::new(1_000, 1, 3);
+        let budget = Budget::new(1_000, 1, LONG, 3);
         let hot = take_all(&budget, 0);
         assert_eq!(hot.len(), 875);
         drop(hot);
@@ -234,7 +280,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_type_that_is_backed_up_leaves_a_quarter_for_the_others() {
-        let budget = Budget::new(1_000, 1, 3);
+        let budget = Budget::new(1_000, 1, LONG, 3);
         let first = budget.take_share(0).unwrap();
         tokio::time::advance(2 * BACKED_UP_AFTER).await;
         let hog = take_all(&budget, 0);
@@ -247,13 +293,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_single_type_may_take_everything() {
-        let budget = Budget::new(10, 1, 1);
+        let budget = Budget::new(10, 1, LONG, 1);
         assert_eq!(take_all(&budget, 0).len(), 10_000);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_crowd_stops_polling_for_a_second_at_most() {
-        let budget = Budget::new(100, 1, 2);
+        let budget = Budget::new(100, 1, LONG, 2);
         budget.uncrowded(true).await;
         let hog = take_all(&budget, 0);
         let start = Instant::now();
@@ -272,13 +318,13 @@ mod tests {
 
     #[tokio::test]
     async fn permits_and_bytes_bound_what_is_in_memory() {
-        let budget = Budget::new(40, 100, 1);
+        let budget = Budget::new(40, 100, LONG, 1);
         let mut first = budget.acquire_for_poll().await;
         let second = budget.acquire_for_poll().await;
         assert_eq!((first.len(), second.len(), budget.in_flight()), (16, 16, 32));
         assert!(budget.acquire_for_poll().now_or_never().is_none(), "8 permits are left");
         drop(second);
-        first[0].set_bytes(100);
+        first[0].fill(100);
         assert!(budget.acquire_for_poll().now_or_never().is_none(), "the bytes are used up");
         assert!(budget.idle().now_or_never().is_none());
         drop(first);
@@ -287,10 +333,30 @@ mod tests {
         assert_eq!(budget.in_flight(), 0);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_polled_than_can_be_done_in_time() {
+        let max_stay = Duration::from_secs(15);
+        let budget = Budget::new(100, usize::MAX, max_stay, 1);
+        let mut first = budget.acquire_for_poll().await;
+        first.iter_mut().for_each(|permit| permit.fill(1));
+        assert!(budget.acquire_for_poll().now_or_never().is_some(), "so far there is no hurry");
+        tokio::time::advance(max_stay * 2).await;
+        assert!(budget.acquire_for_poll().now_or_never().is_none(), "nothing moves");
+        drop(first.pop());
+        assert!(budget.acquire_for_poll().now_or_never().is_some(), "less than one poll waits");
+        let mut second = budget.acquire_for_poll().await;
+        second.iter_mut().for_each(|permit| permit.fill(1));
+        assert!(budget.acquire_for_poll().now_or_never().is_none(), "messages stay for too long");
+        drop(first);
+        tokio::time::advance(max_stay / 2).await;
+        drop(second.pop());
+        assert!(budget.acquire_for_poll().now_or_never().is_some(), "messages move on quickly");
+    }
+
     #[tokio::test]
     async fn a_small_budget_polls_for_fewer() {
         for (max_messages, types, poll) in [(1, 1, 1), (1, 5, 1), (10, 1, 10), (10, 2, 5)] {
-            let budget = Budget::new(max_messages, 1, types);
+            let budget = Budget::new(max_messages, 1, LONG, types);
             assert_eq!(budget.acquire_for_poll().await.len(), poll, "{max_messages} {types}");
         }
     }

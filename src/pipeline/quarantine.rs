@@ -91,9 +91,10 @@ async fn write(
     batch: Vec<Hold>,
 ) -> (Vec<Hold>, Result<(), String>) {
     let rows: Vec<NewHeldMessage> = batch.iter().map(row).collect();
+    let limit = store.statement_timeout();
     let written: Result<Result<(), diesel::result::Error>, StoreError> = store
         .run(move |connection| {
-            in_transaction(connection, |tx| {
+            in_transaction(connection, limit, |tx| {
                 rows.iter().try_for_each(|row| hold(tx, &consumer, row))
             })
         })

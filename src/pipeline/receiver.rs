@@ -22,6 +22,9 @@ const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration
 /// answer was under way for a while, and the delete has to arrive in time.
 const MAX_DEADLINE_MARGIN: Duration = Duration::from_secs(2);
 
+/// Times on the wire are whole seconds, and the answer was under way for a while.
+const VISIBILITY_TOLERANCE_SECONDS: i64 = 2;
+
 /// How a queue is polled.
 #[derive(Debug, Clone, Copy)]
 pub struct Polling {
@@ -49,6 +52,7 @@ pub struct Receiver {
     /// How polls fail at the moment.
     failing: Option<ErrorClass>,
     last_poll_was_useful: bool,
+    warned_of_visibility: bool,
 }
 
 enum Polled {
@@ -56,6 +60,8 @@ enum Polled {
     Messages {
         received: usize,
         kept: usize,
+        /// The visibility time-out in seconds, as the first message's times have it.
+        observed_visibility: Option<i64>,
     },
     Failed(CmqError),
 }
@@ -82,6 +88,7 @@ impl Receiver {
             backoff: Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1),
             failing: None,
             last_poll_was_useful: true,
+            warned_of_visibility: false,
         }
     }
 
@@ -107,7 +114,7 @@ impl Receiver {
             let permits = budget.acquire_for_poll().await;
             // A poll that was still waiting for permits has asked for nothing yet.
             if draining.load(Ordering::Relaxed) {
-                return Polled::Messages { received: 0, kept: 0 };
+                return Polled::Messages { received: 0, kept: 0, observed_visibility: None };
             }
             let limit = permits.len();
             let received = client.batch_receive_message(&queue.name, limit, wait_seconds).await;
@@ -120,8 +127,9 @@ impl Receiver {
             let deadline = received_at + visibility_timeout - margin;
             let oldest_age = messages.iter().filter_map(age).max();
             let received = messages.len();
+            let observed_visibility = messages.first().and_then(visible_for);
             let deliveries = messages.into_iter().zip(permits).map(|(message, mut permit)| {
-                permit.set_bytes(message.msg_body.len());
+                permit.fill(message.msg_body.len());
                 Delivery { queue: queue.clone(), message, received_at, deadline, permit }
             });
             let incoming = Incoming(deliveries.collect());
@@ -131,7 +139,7 @@ impl Receiver {
                 Some(router) => router.send(incoming).await.unwrap_or(0),
                 None => 0,
             };
-            Polled::Messages { received, kept }
+            Polled::Messages { received, kept, observed_visibility }
         }
     }
 
@@ -141,8 +149,9 @@ impl Receiver {
 
     fn after_poll(&mut self, polled: Polled, context: &mut Context<Self>) {
         match polled {
-            Polled::Messages { received, kept } => {
+            Polled::Messages { received, kept, observed_visibility } => {
                 self.recovered();
+                self.compare_visibility(observed_visibility);
                 self.last_poll_was_useful = received == 0 || kept > 0;
                 self.wanted = match received {
                     MAX_BATCH_MESSAGES.. => self.running + 2,
@@ -160,6 +169,23 @@ impl Receiver {
                 self.failed(&error, pause);
                 context.run_later(pause, Self::fill_up);
             }
+        }
+    }
+
+    /// A queue that is set otherwise than the configuration says makes hapax work in vain, or wait.
+    fn compare_visibility(&mut self, observed: Option<i64>) {
+        let configured = self.polling.visibility_timeout.as_secs() as i64;
+        let Some(observed) = observed else { return };
+        let differs =
+            (observed - configured).abs() > VISIBILITY_TOLERANCE_SECONDS.max(configured / 10);
+        if differs && !std::mem::replace(&mut self.warned_of_visibility, true) {
+            tracing::warn!(
+                queue = self.queue.name,
+                configured_seconds = configured,
+                observed_seconds = observed,
+                "visibility_timeout_seconds is not what the queue's messages say (or this machine's \
+                 clock is off); set it as the queue is set"
+            );
         }
     }
 
@@ -182,6 +208,12 @@ impl Receiver {
     fn part(&self) -> String {
         format!("queue/{}", self.queue.name)
     }
+}
+
+/// Seconds until the message becomes visible again, by the wall clock.
+fn visible_for(message: &Message) -> Option<i64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs() as i64;
+    Some(message.next_visible_time).filter(|at| *at > 0).map(|at| at - now)
 }
 
 /// How long ago a message was sent, by the wall clock: for display, in seconds as the queue counts.

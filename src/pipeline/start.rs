@@ -188,8 +188,12 @@ impl Starting {
 
     fn queue(&mut self, options: QueueOptions, routes: HashMap<String, Route>) {
         let shares = routes.len().max(1);
-        let budget =
-            Budget::new(options.max_in_flight_messages, options.max_in_flight_bytes, shares);
+        let budget = Budget::new(
+            options.max_in_flight_messages,
+            options.max_in_flight_bytes,
+            options.visibility_timeout / 2,
+            shares,
+        );
         self.budgets.push((options.name.clone(), budget.clone()));
         let (acker, router) = (Link::new(), Link::new());
         let queue = Arc::new(QueueContext {

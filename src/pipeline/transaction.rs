@@ -90,7 +90,8 @@ fn one_by_one(group: &Group, batch: &[Work]) -> Vec<Verdict> {
 fn try_batch(group: &Group, batch: &[&Work]) -> Result<Vec<Verdict>, Failure> {
     let attempt = AssertUnwindSafe(|| {
         group.store.run_here(|connection| {
-            in_transaction(connection, |tx| claim_and_apply(tx, group, batch))
+            let limit = group.store.statement_timeout();
+            in_transaction(connection, limit, |tx| claim_and_apply(tx, group, batch))
         })
     });
     match catch_unwind(attempt) {

@@ -18,6 +18,8 @@ pub struct StoreOptions {
     pub pool_size: u32,
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
+    /// Longest time that a statement may take; SQLite has no such limit.
+    pub statement_timeout: Duration,
 }
 
 /// The database could not be used at all; nothing was changed.
@@ -68,6 +70,11 @@ impl Store {
     /// Which kind of database it is.
     pub fn backend(&self) -> Backend {
         self.options.url.backend()
+    }
+
+    /// Longest time that a statement may take.
+    pub fn statement_timeout(&self) -> Duration {
+        self.options.statement_timeout
     }
 
     /// How many pieces of work run at the same time.

@@ -1,5 +1,7 @@
 //! The transaction in which events are claimed and applied.
 
+use std::time::Duration;
+
 use diesel::connection::{AnsiTransactionManager, TransactionManager};
 use diesel::result::{Error, QueryResult};
 
@@ -9,23 +11,29 @@ use super::connection::DbConnection;
 /// fail at the write when another one came in between.
 #[cfg(feature = "sqlite")]
 const SQLITE_BEGIN: &str = "BEGIN IMMEDIATE";
-/// Named, for a server or role may default to another level.
+/// Everything that a transaction needs is said in it, in one round trip: a server or role may default to
+/// other values, and behind a transaction-pooling proxy no session keeps any.
 #[cfg(feature = "postgres")]
-const POSTGRES_BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+fn postgres_begin(statement_timeout: Duration) -> String {
+    let millis = statement_timeout.as_millis();
+    format!("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {millis}")
+}
 
 type Manager = <DbConnection as diesel::Connection>::TransactionManager;
 
 /// Runs `work` in a transaction: commits when it returns `Ok`, rolls back otherwise. An error of the
 /// commit itself leaves the outcome unknown. If `work` panics the transaction stays open, which
-/// marks the connection as broken.
+/// marks the connection as broken. A statement that takes longer than `statement_timeout` is an error
+/// (not on SQLite).
 ///
 /// # Errors
 /// What `work` returned, or the database's own error from BEGIN or COMMIT.
 pub fn in_transaction<T, E: From<Error>>(
     connection: &mut DbConnection,
+    statement_timeout: Duration,
     work: impl FnOnce(&mut DbConnection) -> Result<T, E>,
 ) -> Result<T, E> {
-    begin(connection)?;
+    begin(connection, statement_timeout)?;
     match work(connection) {
         Ok(value) => {
             Manager::commit_transaction(connection)?;
@@ -41,7 +49,8 @@ pub fn in_transaction<T, E: From<Error>>(
     }
 }
 
-fn begin(connection: &mut DbConnection) -> QueryResult<()> {
+fn begin(connection: &mut DbConnection, statement_timeout: Duration) -> QueryResult<()> {
+    _ = statement_timeout;
     match connection {
         #[cfg(feature = "sqlite")]
         DbConnection::Sqlite(inner) => {
@@ -49,7 +58,7 @@ fn begin(connection: &mut DbConnection) -> QueryResult<()> {
         }
         #[cfg(feature = "postgres")]
         DbConnection::Postgres(inner) => {
-            AnsiTransactionManager::begin_transaction_sql(inner, POSTGRES_BEGIN)
+            AnsiTransactionManager::begin_transaction_sql(inner, &postgres_begin(statement_timeout))
         }
     }
 }

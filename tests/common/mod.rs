@@ -132,6 +132,7 @@ fn store_at(url: &str) -> Store {
         url: url.parse().unwrap(),
         pool_size: 4,
         connect_timeout: Duration::from_secs(10),
+        statement_timeout: Duration::from_secs(60),
     })
 }
 
@@ -190,7 +191,7 @@ pub fn client(endpoint: &str) -> Client {
 }
 
 pub fn client_with(endpoint: &str, credentials: Credentials, method: SignatureMethod) -> Client {
-    let options = ClientOptions { credentials, signature_method: method };
+    let options = ClientOptions { credentials: credentials.into(), signature_method: method };
     Client::new(Endpoint::parse(endpoint).unwrap(), options).unwrap()
 }
 
