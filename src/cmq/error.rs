@@ -69,6 +69,19 @@ pub enum ErrorClass {
 }
 
 impl ErrorClass {
+    /// What to do about a code of the documentation's table of error codes.
+    pub fn of_code(code: i64) -> Self {
+        match code {
+            ApiErrorCode::AUTHENTICATION_FAILED | ApiErrorCode::ACCESS_DENIED => {
+                Self::Authentication
+            }
+            ApiErrorCode::THROTTLED => Self::Throttled,
+            ApiErrorCode::NO_SUCH_QUEUE => Self::NoSuchQueue,
+            4000..=4999 => Self::Permanent,
+            _ => Self::Transient,
+        }
+    }
+
     /// Whether the same request may succeed later without anybody's doing.
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Transient | Self::Throttled)
@@ -91,15 +104,7 @@ impl CmqError {
             Self::Transport { .. } | Self::BadAnswer { .. } => ErrorClass::Transient,
             Self::Http { status: 401 | 403, .. } => ErrorClass::Authentication,
             Self::Http { .. } => ErrorClass::Transient,
-            Self::Api { code, .. } => match *code {
-                ApiErrorCode::AUTHENTICATION_FAILED | ApiErrorCode::ACCESS_DENIED => {
-                    ErrorClass::Authentication
-                }
-                ApiErrorCode::THROTTLED => ErrorClass::Throttled,
-                ApiErrorCode::NO_SUCH_QUEUE => ErrorClass::NoSuchQueue,
-                4000..=4999 => ErrorClass::Permanent,
-                _ => ErrorClass::Transient,
-            },
+            Self::Api { code, .. } => ErrorClass::of_code(*code),
         }
     }
 

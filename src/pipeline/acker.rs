@@ -1,6 +1,6 @@
 //! Deletes settled messages from their queue, in batches.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::backoff::Backoff;
 use super::delivery::{Acknowledge, QueueContext};
 use super::observer::Observation;
-use crate::cmq::{Client, CmqError, DeleteFailure, MAX_BATCH_MESSAGES};
+use crate::cmq::{Client, CmqError, DeleteFailure, ErrorClass, MAX_BATCH_MESSAGES};
 
 /// How long a handle waits for others to share its request.
 const LINGER: Duration = Duration::from_millis(5);
@@ -115,38 +115,60 @@ impl Acker {
         context.spawn(request.into_actor(self).map(|(batch, result), acker, context| {
             acker.requests -= 1;
             match result {
-                Ok(failures) => acker.deleted(batch, &failures),
+                Ok(failures) => acker.deleted(batch, &failures, context),
                 Err(error) => acker.failed(batch, &error, context),
             }
             acker.flush(false, context);
         }));
     }
 
-    fn deleted(&mut self, batch: Vec<Handle>, failures: &[DeleteFailure]) {
-        self.backoff.reset();
-        let failed: HashSet<&str> =
-            failures.iter().map(|failure| failure.receipt_handle.as_str()).collect();
-        for failure in failures {
-            let DeleteFailure { code, message, .. } = failure;
-            tracing::debug!(queue = self.queue.name, code, message, "a handle was not deleted");
-        }
+    /// A handle that the queue could not delete for the moment is tried again; one that it refuses
+    /// is dead.
+    fn deleted(
+        &mut self,
+        batch: Vec<Handle>,
+        failures: &[DeleteFailure],
+        context: &mut Context<Self>,
+    ) {
+        let failed: HashMap<&str, &DeleteFailure> =
+            failures.iter().map(|failure| (failure.receipt_handle.as_str(), failure)).collect();
+        let mut again = Vec::new();
         for handle in batch {
-            let message_id = handle.acknowledge.message_id.as_str();
-            match failed.contains(handle.acknowledge.receipt_handle.as_str()) {
-                true => self.give_up(&handle, "the queue refused its receipt handle"),
-                false => {
-                    let queue = self.queue.name.as_str();
+            match failed.get(handle.acknowledge.receipt_handle.as_str()) {
+                None => {
+                    let (queue, message_id) = (&self.queue.name, &handle.acknowledge.message_id);
                     (self.queue.observer)(&Observation::Deleted { queue, message_id });
                 }
+                Some(failure) if ErrorClass::of_code(failure.code).is_retryable() => {
+                    again.push(handle);
+                }
+                Some(DeleteFailure { code, message, .. }) => {
+                    self.give_up(&handle, &format!("the queue refused it with {code}: {message}"));
+                }
+            }
+        }
+        match again.is_empty() {
+            true => self.backoff.reset(),
+            false => {
+                let pause = self.backoff_pause(ErrorClass::Transient);
+                self.try_again(again, pause, context);
             }
         }
     }
 
     fn failed(&mut self, batch: Vec<Handle>, error: &CmqError, context: &mut Context<Self>) {
-        let pause = self.backoff.pause().max(error.class().min_pause());
+        let pause = self.backoff_pause(error.class());
+        tracing::debug!(queue = self.queue.name, %error, ?pause, "a delete failed; retrying");
         let (queue, reason) = (self.queue.name.as_str(), error.to_string());
         (self.queue.observer)(&Observation::DeleteFailed { queue, reason: &reason });
-        tracing::debug!(queue = self.queue.name, %error, ?pause, "a delete failed; retrying");
+        self.try_again(batch, pause, context);
+    }
+
+    fn backoff_pause(&mut self, class: ErrorClass) -> Duration {
+        self.backoff.pause().max(class.min_pause())
+    }
+
+    fn try_again(&mut self, batch: Vec<Handle>, pause: Duration, context: &mut Context<Self>) {
         for mut handle in batch {
             handle.tried = true;
             // A newer handle of the message may have come in the meantime: that one counts.
@@ -161,7 +183,7 @@ impl Acker {
     fn give_up(&self, handle: &Handle, why: &str) {
         let message_id = handle.acknowledge.message_id.as_str();
         let queue = self.queue.name.as_str();
-        tracing::debug!(queue, message_id, why, "not deleted; it will be found a duplicate");
+        tracing::info!(queue, message_id, why, "not deleted; it will be found a duplicate");
         (self.queue.observer)(&Observation::NotDeleted { queue, message_id, why });
     }
 }
