@@ -166,6 +166,11 @@ impl Service {
             restart_window: Duration::from_secs(config.supervision.restart_window_seconds),
         };
         let metrics = Arc::new(Metrics::new());
+        for queue in &config.queues {
+            if let Some(seconds) = queue.max_unacked_seconds {
+                metrics.set_age_limit(&queue.name, seconds);
+            }
+        }
         let counting = metrics.clone();
         let observer: Observer = Arc::new(move |observation| {
             counting.observe(observation);
@@ -307,6 +312,7 @@ fn queue_options(
         body_encoding: queue.body_encoding,
         envelope: queue.envelope.envelope(),
         visibility_timeout: Duration::from_secs(queue.visibility_timeout_seconds.into()),
+        max_unacked: queue.max_unacked_seconds.map(|seconds| Duration::from_secs(seconds.into())),
         polling_wait_seconds: queue.polling_wait_seconds,
         max_concurrent_polls: queue.max_concurrent_polls,
         max_in_flight_messages: queue.max_in_flight_messages,

@@ -41,7 +41,7 @@ fn metrics_count_what_happened() {
         for body in [points("a", 1, 1), points("b", 1, 1), points("b", 1, 1), "malformed".into()] {
             client.send_message("orders", &body, 0).await.unwrap();
         }
-        let more = format!("{ADMIN}{POINTS_APPLIER}");
+        let more = format!("max_unacked_seconds = 60\n{ADMIN}{POINTS_APPLIER}");
         let config = parse_config(&config_text(&database, &emulator.endpoint(), &more));
         let running = Service::new(config).unwrap().start().await.unwrap();
         until_empty(&emulator, "orders").await;
@@ -57,6 +57,8 @@ fn metrics_count_what_happened() {
             "hapax_in_flight_messages_limit{queue=\"orders\"} 1024",
             "hapax_actor_running{actor=\"receiver/orders\"} 1",
             "hapax_receive_to_commit_seconds_count{event_type=\"points.awarded\"} 2",
+            "hapax_waiting_events{queue=\"orders\",event_type=\"points.awarded\"} 0",
+            "hapax_oldest_message_age_limit_seconds{queue=\"orders\"} 60",
             "hapax_pool_connections ",
             "# UNIT hapax_commit_duration_seconds seconds",
             "# EOF",

@@ -322,5 +322,63 @@ fn two_processes_that_share_messages_apply_each_event_once() {
             assert_eq!(database.balance(account), 20);
         }
         assert_eq!((database.processed(), database.held().len()), (60, 0));
+        let warned = "events take nearly as long as the queue's visibility time-out";
+        assert!(processes.iter().any(|process| process.output().contains(warned)));
+    });
+}
+
+/// The drain settles what was received: nothing is left invisible, and no total is wrong.
+#[test]
+fn fifty_stops_under_load_each_end_with_0_and_leave_nothing_invisible() {
+    const STOPS: i64 = 50;
+    /// More than one process may have in memory, so that each is stopped under load.
+    const EVENTS_A_STOP: i64 = 400;
+    block_on(async {
+        let database = Database::new(Kind::Sqlite).with_accounts(5);
+        let emulator = emulator(&["orders"]);
+        let more = format!("max_in_flight_messages = 100\n{POINTS_APPLIER}");
+        let file = write(&database, &config_text(&database, &emulator.endpoint(), &more));
+        let client = common::client(&emulator.endpoint());
+        let counts = || {
+            emulator.with_broker(|broker, now| broker.queue("orders").unwrap().queue.counts(now))
+        };
+        let mut stopped_under_load = 0;
+        for stop in 1..=STOPS {
+            let numbers = (stop - 1) * EVENTS_A_STOP..stop * EVENTS_A_STOP;
+            let bodies: Vec<String> =
+                numbers.map(|n| points(&format!("evt-{n}"), 1 + n % 5, 1)).collect();
+            common::send_all(&client, "orders", &bodies).await;
+            let before = common::left_in(&emulator, "orders");
+            let mut process = Process::start(run_command(&file));
+            eventually("some are deleted", || common::left_in(&emulator, "orders") < before).await;
+            process.signal("-TERM");
+            assert_eq!(process.ended().await, Some(0), "stop {stop}: {}", process.output());
+            assert_eq!(counts().inactive, 0, "stop {stop}");
+            stopped_under_load += i64::from(counts().active > 0);
+            let done = stop * EVENTS_A_STOP - counts().active as i64;
+            let total = database.number("SELECT sum(balance) FROM account");
+            assert_eq!((total, database.processed()), (done, done), "stop {stop}");
+        }
+        assert!(stopped_under_load > STOPS / 2, "{stopped_under_load}");
+    });
+}
+
+#[test]
+fn a_visibility_time_out_that_is_not_the_queue_s_is_a_warning_that_names_both() {
+    block_on(async {
+        let database = Database::new(Kind::Sqlite).with_accounts(1);
+        let emulator = emulator(&["orders:visibility_timeout=30"]);
+        let more = format!("visibility_timeout_seconds = 100\n{POINTS_APPLIER}");
+        let file = write(&database, &config_text(&database, &emulator.endpoint(), &more));
+        let client = common::client(&emulator.endpoint());
+        client.send_message("orders", &points("a", 1, 1), 0).await.unwrap();
+        let process = Process::start(run_command(&file));
+        process.until_says("visibility_timeout_seconds is not what the queue's messages say").await;
+        let output = process.output();
+        assert!(output.contains("\"configured_seconds\":100"), "{output}");
+        assert!(
+            output.contains("\"observed_seconds\":30")
+                || output.contains("\"observed_seconds\":29")
+        );
     });
 }

@@ -108,6 +108,15 @@ fn nobody_listening_is_a_retryable_error_that_names_the_endpoint() {
 }
 
 #[test]
+fn a_name_that_does_not_resolve_is_a_retryable_error() {
+    block_on(async {
+        let client = client("http://no-such-host.invalid");
+        let error = client.send_message("q", "x", 0).await.unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+    });
+}
+
+#[test]
 fn raw_requests_are_answered_as_the_sdks_send_them() {
     block_on(async {
         let emulator = Emulator::start(EmulatorOptions {

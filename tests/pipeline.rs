@@ -402,3 +402,20 @@ fn a_drain_settles_what_was_received_and_leaves_nothing_invisible() {
         assert_eq!(setting.database.balance(1), 500 - left);
     });
 }
+
+/// The other 9,000 are applied once, and the panic's message is kept with each of the 1,000.
+#[test]
+fn a_thousand_panics_among_ten_thousand_events_fail_only_their_events() {
+    common::block_on(async {
+        let setting = Setting::new(Kind::Sqlite, "orders:visibility_timeout=300");
+        let bodies: Vec<String> = (0..10_000).map(|n| points(&format!("evt-{n}"), 1, 1)).collect();
+        setting.send(&bodies).await;
+        let service = setting.service("visibility_timeout_seconds = 300");
+        let running = service.register(Panicking).unwrap().start().await.unwrap();
+        setting.finish(running).await;
+        assert_eq!((setting.database.balance(1), setting.database.processed()), (9_000, 9_000));
+        let held = "SELECT count(*) FROM held_message WHERE reason = 'retries_exhausted' AND
+                    detail LIKE '%the applier panicked: event ' || event_id || ' is cursed%'";
+        assert_eq!(setting.database.number(held), 1_000);
+    });
+}

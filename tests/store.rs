@@ -22,6 +22,7 @@ on_each_database!(
     a_connection_that_saw_a_panic_is_not_used_again,
     schema_violations_are_the_events_fault,
     a_missing_table_is_nobodys_event,
+    a_statement_ends_with_its_time_out,
 );
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -246,4 +247,21 @@ async fn a_missing_table_is_nobodys_event(kind: Kind) {
     let database = Database::new(kind);
     let error = error_of(&database.store(), "INSERT INTO nowhere VALUES (1)");
     assert_eq!(classify(&error), DatabaseErrorClass::Unavailable, "{error}");
+}
+
+/// SQLite has no statement time-out.
+async fn a_statement_ends_with_its_time_out(kind: Kind) {
+    if kind == Kind::Sqlite {
+        return;
+    }
+    let database = Database::new(kind);
+    let limit = Duration::from_millis(50);
+    let slow = |tx: &mut _| {
+        diesel::RunQueryDsl::execute(diesel::sql_query("SELECT pg_sleep(30)"), tx).map(drop)
+    };
+    let result: Result<(), Error> =
+        database.store().run_here(|connection| in_transaction(connection, limit, slow)).unwrap();
+    let error = result.unwrap_err();
+    assert!(error.to_string().contains("statement timeout"), "{error}");
+    assert_eq!(classify(&error), DatabaseErrorClass::Unclear, "it is retried alone, then held");
 }

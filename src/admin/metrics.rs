@@ -34,6 +34,12 @@ struct HeldLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitingLabels {
+    queue: String,
+    event_type: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ActorLabels {
     actor: String,
 }
@@ -60,6 +66,8 @@ pub struct Metrics {
     oldest_age: Gauges<QueueLabels>,
     in_flight: Gauges<QueueLabels>,
     in_flight_limit: Gauges<QueueLabels>,
+    waiting: Gauges<WaitingLabels>,
+    oldest_age_limit: Gauges<QueueLabels>,
     pool_connections: Gauge,
     pool_idle: Gauge,
     restarts: Counters<ActorLabels>,
@@ -95,6 +103,8 @@ impl Metrics {
             oldest_age: Family::default(),
             in_flight: Family::default(),
             in_flight_limit: Family::default(),
+            waiting: Family::default(),
+            oldest_age_limit: Family::default(),
             pool_connections: Gauge::default(),
             pool_idle: Gauge::default(),
             restarts: Family::default(),
@@ -147,6 +157,16 @@ impl Metrics {
         );
         gauge("in_flight_messages_limit", "Permits there are", self.in_flight_limit.clone());
         registry.register(
+            "waiting_events",
+            "Events that wait for their Applier or are with it",
+            self.waiting.clone(),
+        );
+        registry.register(
+            "oldest_message_age_limit_seconds",
+            "Age at which the queue drops a message (max_unacked_seconds)",
+            self.oldest_age_limit.clone(),
+        );
+        registry.register(
             "pool_connections",
             "Open database connections",
             self.pool_connections.clone(),
@@ -158,6 +178,12 @@ impl Metrics {
         );
         registry.register("actor_restarts", "Restarts of an actor", self.restarts.clone());
         registry.register("actor_running", "1 while an actor runs", self.running.clone());
+    }
+
+    /// Tells the age at which a queue drops a message.
+    pub fn set_age_limit(&self, queue: &str, seconds: u32) {
+        let of = QueueLabels { queue: queue.to_owned() };
+        self.oldest_age_limit.get_or_create(&of).set(seconds.into());
     }
 
     /// Counts what happened.
@@ -220,7 +246,11 @@ impl Metrics {
         budgets: &[BudgetUse],
         pool: (u32, u32),
     ) -> String {
-        for BudgetUse { queue, in_flight, limit } in budgets {
+        for BudgetUse { queue, in_flight, limit, waiting } in budgets {
+            for (event_type, held) in waiting {
+                let of = WaitingLabels { queue: queue.clone(), event_type: event_type.clone() };
+                self.waiting.get_or_create(&of).set(*held as i64);
+            }
             let of = QueueLabels { queue: queue.clone() };
             self.in_flight.get_or_create(&of).set(*in_flight as i64);
             self.in_flight_limit.get_or_create(&of).set(*limit as i64);

@@ -139,6 +139,9 @@ pub struct QueueConfig {
     /// The queue's visibility time-out in seconds, 1 to 43,200, as it is set in CMQ.
     #[serde(default = "default_visibility_timeout_seconds")]
     pub visibility_timeout_seconds: u32,
+    /// The queue's maximum unacknowledged time in seconds, 30 to 43,200, as it is set in CMQ: the age
+    /// at which the queue drops a message. Where it is given, hapax warns in time.
+    pub max_unacked_seconds: Option<u32>,
     /// Length of a long poll in seconds, 0 to 30. Tencent recommends about 3.
     #[serde(default = "default_polling_wait_seconds")]
     pub polling_wait_seconds: u32,

@@ -105,6 +105,9 @@ fn check_queue(key: &str, queue: &QueueConfig, problems: &mut Problems) {
     }
     let visibility = queue.visibility_timeout_seconds;
     problems.range(key("visibility_timeout_seconds"), visibility, 1..=43_200);
+    if let Some(max_unacked) = queue.max_unacked_seconds {
+        problems.range(key("max_unacked_seconds"), max_unacked, 30..=43_200);
+    }
     let wait = queue.polling_wait_seconds;
     problems.range(key("polling_wait_seconds"), wait, 0..=MAX_POLLING_WAIT_SECONDS);
     problems.range(key("max_concurrent_polls"), queue.max_concurrent_polls, 1..=64);

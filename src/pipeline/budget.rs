@@ -1,5 +1,6 @@
 //! What bounds a queue's messages in memory: permits, bytes, and each event type's share.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub struct BudgetUse {
     pub in_flight: usize,
     /// Permits there are.
     pub limit: usize,
+    /// Messages that wait for their Applier or are with it, by event type.
+    pub waiting: BTreeMap<String, usize>,
 }
 
 /// The budget of one queue.
@@ -154,6 +157,11 @@ impl Budget {
     /// How many permits there are.
     pub fn limit(&self) -> usize {
         self.max_messages
+    }
+
+    /// How many messages a type holds.
+    pub fn held(&self, share: usize) -> usize {
+        self.share(share).held
     }
 
     /// How many permits are taken.

@@ -22,6 +22,9 @@ const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration
 /// answer was under way for a while, and the delete has to arrive in time.
 const MAX_DEADLINE_MARGIN: Duration = Duration::from_secs(2);
 
+/// The part of the maximum unacknowledged time after which a message counts as old.
+const OLD_PART: f64 = 0.7;
+
 /// Times on the wire are whole seconds, and the answer was under way for a while.
 const VISIBILITY_TOLERANCE_SECONDS: i64 = 2;
 
@@ -34,6 +37,8 @@ pub struct Polling {
     pub wait_seconds: u32,
     /// The queue's visibility time-out.
     pub visibility_timeout: Duration,
+    /// The queue's maximum unacknowledged time, if it is known.
+    pub max_unacked: Option<Duration>,
 }
 
 /// The actor. It starts with one poll; each that comes back full adds one, up to the limit, and each
@@ -62,6 +67,8 @@ enum Polled {
         kept: usize,
         /// The visibility time-out in seconds, as the first message's times have it.
         observed_visibility: Option<i64>,
+        /// The greatest age of its messages.
+        oldest_age: Option<Duration>,
     },
     Failed(CmqError),
 }
@@ -114,7 +121,12 @@ impl Receiver {
             let permits = budget.acquire_for_poll().await;
             // A poll that was still waiting for permits has asked for nothing yet.
             if draining.load(Ordering::Relaxed) {
-                return Polled::Messages { received: 0, kept: 0, observed_visibility: None };
+                return Polled::Messages {
+                    received: 0,
+                    kept: 0,
+                    observed_visibility: None,
+                    oldest_age: None,
+                };
             }
             let limit = permits.len();
             let received = client.batch_receive_message(&queue.name, limit, wait_seconds).await;
@@ -139,7 +151,7 @@ impl Receiver {
                 Some(router) => router.send(incoming).await.unwrap_or(0),
                 None => 0,
             };
-            Polled::Messages { received, kept, observed_visibility }
+            Polled::Messages { received, kept, observed_visibility, oldest_age }
         }
     }
 
@@ -149,8 +161,9 @@ impl Receiver {
 
     fn after_poll(&mut self, polled: Polled, context: &mut Context<Self>) {
         match polled {
-            Polled::Messages { received, kept, observed_visibility } => {
+            Polled::Messages { received, kept, observed_visibility, oldest_age } => {
                 self.recovered();
+                self.compare_age(oldest_age);
                 self.compare_visibility(observed_visibility);
                 self.last_poll_was_useful = received == 0 || kept > 0;
                 self.wanted = match received {
@@ -186,6 +199,26 @@ impl Receiver {
                 "visibility_timeout_seconds is not what the queue's messages say (or this machine's \
                  clock is off); set it as the queue is set"
             );
+        }
+    }
+
+    /// Says when messages come near the age at which the queue drops them, and when they no longer do.
+    fn compare_age(&mut self, oldest_age: Option<Duration>) {
+        let (Some(limit), Some(age)) = (self.polling.max_unacked, oldest_age) else { return };
+        let part = format!("backlog/{}", self.queue.name);
+        if age < limit.mul_f64(OLD_PART) {
+            self.queue.health.is_up(&part);
+            return;
+        }
+        let left = limit.saturating_sub(age);
+        let reason = format!(
+            "messages are {} s old and the queue drops them at {} s: {} s are left until loss",
+            age.as_secs(),
+            limit.as_secs(),
+            left.as_secs()
+        );
+        if self.queue.health.is_down(&part, &reason) {
+            tracing::warn!(queue = self.queue.name, "{reason}");
         }
     }
 

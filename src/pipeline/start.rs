@@ -37,6 +37,8 @@ pub struct QueueOptions {
     pub envelope: Envelope,
     /// The queue's visibility time-out.
     pub visibility_timeout: Duration,
+    /// The queue's maximum unacknowledged time, if it is known.
+    pub max_unacked: Option<Duration>,
     /// Length of a long poll in seconds.
     pub polling_wait_seconds: u32,
     /// Long polls at the same time while the queue is full.
@@ -66,6 +68,8 @@ pub struct PipelineOptions {
 /// The running actors.
 pub struct Pipeline {
     budgets: Vec<(String, Arc<Budget>)>,
+    /// By share.
+    event_types: Vec<String>,
     health: Health,
     draining: Arc<AtomicBool>,
     board: Board,
@@ -85,6 +89,7 @@ impl Pipeline {
             observer,
         };
         starting.quarantine(consumer.clone(), store.clone());
+        let event_types = registry.iter().map(|(event_type, _)| event_type.to_owned()).collect();
         let routes = starting.appliers(&consumer, &store, &registry);
         for queue in queues {
             starting.queue(queue, routes.clone());
@@ -92,7 +97,7 @@ impl Pipeline {
         let Starting { supervisor, budgets, draining, health, .. } = starting;
         let board = supervisor.board();
         actix::spawn(supervisor.watch());
-        Self { budgets, health, draining, board }
+        Self { budgets, event_types, health, draining, board }
     }
 
     /// Where to see how the actors are.
@@ -107,13 +112,18 @@ impl Pipeline {
 
     /// How to look up how much of each queue's budget is used.
     pub fn budgets(&self) -> impl Fn() -> Vec<BudgetUse> + Send + Sync + use<> {
-        let budgets = self.budgets.clone();
-        let use_of = |(queue, budget): &(String, Arc<Budget>)| BudgetUse {
+        let (budgets, event_types) = (self.budgets.clone(), self.event_types.clone());
+        let waiting = move |budget: &Budget| {
+            let held = |(share, name): (usize, &String)| (name.clone(), budget.held(share));
+            event_types.iter().enumerate().map(held).collect()
+        };
+        let use_of = move |(queue, budget): &(String, Arc<Budget>)| BudgetUse {
             queue: queue.clone(),
             in_flight: budget.in_flight(),
             limit: budget.limit(),
+            waiting: waiting(budget),
         };
-        move || budgets.iter().map(use_of).collect()
+        move || budgets.iter().map(&use_of).collect()
     }
 
     /// Stops polling and waits until every message in memory is settled or given up, `timeout` at
@@ -208,6 +218,7 @@ impl Starting {
             max_concurrent_polls: options.max_concurrent_polls,
             wait_seconds: options.polling_wait_seconds,
             visibility_timeout: options.visibility_timeout,
+            max_unacked: options.max_unacked,
         };
         let (context, client) = (queue.clone(), options.client.clone());
         self.supervisor.supervise(format!("acker/{}", queue.name), acker, move |_| {
