@@ -1,5 +1,7 @@
 //! What the tests share: real databases, the real emulator, real processes.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
+
+mod postgres;
 
 use std::future::Future;
 use std::io::{BufRead, BufReader};
@@ -17,6 +19,7 @@ use hapax::config::Config;
 use hapax::emulator::{Emulator, EmulatorOptions};
 use hapax::pipeline::{Observation, Observer};
 use hapax::store::{Store, StoreOptions};
+pub use postgres::PrivatePostgres;
 
 /// Longest wait for anything that a test waits for.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -32,7 +35,8 @@ pub struct Database {
     pub kind: Kind,
     pub url: String,
     pub folder: tempfile::TempDir,
-    name: String,
+    /// Of a database that has to be dropped.
+    name: Option<String>,
 }
 
 impl Database {
@@ -48,7 +52,13 @@ impl Database {
                 format!("{}/{name}", server_of(&postgres_url()))
             }
         };
-        Self { kind, url, folder, name }
+        Self { kind, url, folder, name: Some(name) }
+    }
+
+    /// The only database of a server of its own.
+    pub fn on(server: &PrivatePostgres) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { kind: Kind::Postgres, url: server.url(), folder, name: None }
     }
 
     pub fn store(&self) -> Store {
@@ -111,8 +121,8 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        if self.kind == Kind::Postgres {
-            let sql = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        if let (Kind::Postgres, Some(name)) = (self.kind, &self.name) {
+            let sql = format!("DROP DATABASE {name} WITH (FORCE)");
             execute(&store_at(&postgres_url()), &sql);
         }
     }
@@ -342,6 +352,13 @@ impl Process {
     pub async fn until_says(&self, text: &str) {
         eventually(&format!("{text:?} in {}", self.output()), || self.output().contains(text))
             .await;
+    }
+
+    /// Memory in use, in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     pub fn signal(&self, signal: &str) {
