@@ -8,13 +8,14 @@ use actix::prelude::*;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
+use super::concurrency::Concurrency;
 use super::delivery::{Acknowledge, Hold, HoldReason, Work};
 use super::health::Health;
 use super::link::Link;
 use super::observer::{Observation, Observer};
 use super::quarantine::Quarantine;
 use super::supervisor::Heart;
-use super::transaction::{Verdict, apply_batch};
+use super::transaction::{BatchResult, Verdict, apply_batch};
 use crate::handler::{ErasedApplier, Policy};
 use crate::store::Store;
 
@@ -56,6 +57,8 @@ pub struct Group {
     pub policy: Policy,
     /// The consumer whose claims these are.
     pub consumer: String,
+    /// How many of the shards' transactions run at the same time.
+    pub concurrency: Concurrency,
     /// A batch that takes longer than this is given up with its Applier.
     pub stuck_after: Duration,
     /// The database.
@@ -76,6 +79,8 @@ pub struct Applier {
     /// Events that failed, with the time of their next try.
     delayed: Vec<(Instant, Work)>,
     wake: Option<SpawnHandle>,
+    /// Events in a batch at most: as many as the policy allows, fewer under contention.
+    batch_limit: usize,
     busy: bool,
     late_warning: Warning,
     contention: Backoff,
@@ -87,6 +92,7 @@ pub struct Applier {
 impl Applier {
     /// A shard of `group`, by number.
     pub fn new(group: Arc<Group>, shard: usize, heart: Heart) -> Self {
+        let batch_limit = group.policy.max_batch_events;
         let part = format!("database/{}/{shard}", group.event_type);
         Self {
             group,
@@ -94,6 +100,7 @@ impl Applier {
             ready: VecDeque::new(),
             delayed: Vec::new(),
             wake: None,
+            batch_limit,
             busy: false,
             late_warning: Warning::default(),
             contention: Backoff::new(CONTENTION_PAUSES.0, CONTENTION_PAUSES.1),
@@ -125,7 +132,7 @@ impl Applier {
             }
         }
         let mut batch = Vec::new();
-        while batch.len() < self.group.policy.max_batch_events {
+        while batch.len() < self.batch_limit {
             let Some(work) = self.ready.pop_front() else { break };
             if work.delivery.is_past_deadline() {
                 self.drop_late(&work);
@@ -134,6 +141,16 @@ impl Applier {
             }
         }
         batch
+    }
+
+    /// Other processes can only be avoided by transactions that want fewer rows. So the limit falls
+    /// fast and recovers slowly.
+    fn adapt_batch_limit(&mut self, settled: &Settled) {
+        if settled.contended_alone {
+            self.batch_limit = (self.batch_limit / 4).max(1);
+        } else if settled.events.len() == self.batch_limit {
+            self.batch_limit = (self.batch_limit + 1).min(self.group.policy.max_batch_events);
+        }
     }
 
     fn wake_for_delayed(&mut self, context: &mut Context<Self>) {
@@ -146,11 +163,12 @@ impl Applier {
         }
     }
 
-    fn settle(&mut self, settled: Vec<(Work, Verdict)>, context: &mut Context<Self>) {
+    fn settle(&mut self, settled: Settled, context: &mut Context<Self>) {
         self.heart.work_ended();
+        self.adapt_batch_limit(&settled);
         let mut pause = Duration::ZERO;
         let mut again = Vec::new();
-        for (work, verdict) in settled {
+        for (work, verdict) in settled.events {
             match verdict {
                 Verdict::Contention(reason) => {
                     self.observe_failure(&work, &reason);
@@ -276,20 +294,31 @@ impl Applier {
     }
 }
 
+/// A batch that came back.
+struct Settled {
+    events: Vec<(Work, Verdict)>,
+    /// Whether transactions of other processes were in its way, as far as can be told: few of this
+    /// one's ran beside it.
+    contended_alone: bool,
+}
+
 /// Runs a batch where it may block. A batch that is lost with its thread goes back to the queue.
-async fn run(group: Arc<Group>, batch: Vec<Work>) -> Vec<(Work, Verdict)> {
+async fn run(group: Arc<Group>, batch: Vec<Work>) -> Settled {
+    let slot = group.concurrency.slot().await;
     let turn = group.store.turn().await;
+    let shared = group.clone();
     let blocking = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         let start = Instant::now();
-        let verdicts = apply_batch(&group, &batch);
+        let BatchResult { verdicts, contended } = apply_batch(&group, &batch);
         observe_commit(&group, &verdicts, start.elapsed());
-        batch.into_iter().zip(verdicts).collect()
+        (batch.into_iter().zip(verdicts).collect(), contended)
     });
-    blocking.await.unwrap_or_else(|error| {
+    let (events, contended) = blocking.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a batch was lost; the queue brings its messages again");
-        Vec::new()
-    })
+        (Vec::new(), false)
+    });
+    Settled { events, contended_alone: shared.concurrency.release(slot, contended) }
 }
 
 fn observe_commit(group: &Group, verdicts: &[Verdict], took: Duration) {

@@ -11,6 +11,7 @@ mod acker;
 mod applier;
 mod backoff;
 mod budget;
+mod concurrency;
 mod delivery;
 mod health;
 mod link;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Acker;
 use super::applier::{Applier, Group};
 use super::budget::{Budget, BudgetUse};
+use super::concurrency::Concurrency;
 use super::delivery::QueueContext;
 use super::health::Health;
 use super::link::Link;
@@ -170,18 +171,19 @@ impl Starting {
         let mut routes = HashMap::new();
         for (share, (event_type, applier)) in registry.iter().enumerate() {
             let policy = applier.policy();
+            let count = policy.shards.unwrap_or(default_shards);
             let group = Arc::new(Group {
                 event_type: event_type.to_owned(),
                 applier: applier.clone(),
                 policy,
                 consumer: consumer.to_owned(),
+                concurrency: Concurrency::new(count),
                 stuck_after: STUCK_AFTER,
                 store: store.clone(),
                 quarantine: self.quarantine.clone(),
                 observer: self.observer.clone(),
                 health: self.health.clone(),
             });
-            let count = policy.shards.unwrap_or(default_shards);
             let shards = (0..count).map(|shard| self.shard(&group, shard)).collect();
             routes.insert(event_type.to_owned(), Route { share, shards });
         }

@@ -49,19 +49,32 @@ impl From<diesel::result::Error> for Failure {
     }
 }
 
+/// What became of a batch.
+pub struct BatchResult {
+    /// In the batch's order.
+    pub verdicts: Vec<Verdict>,
+    /// Whether other transactions were in the way of the batch as a whole.
+    pub contended: bool,
+}
+
 /// Applies a batch in one transaction; if an event of it fails, or other transactions are in the way
 /// of its many rows, each event in a transaction of its own, so that none fails for its neighbour.
-/// The verdicts are in the batch's order. Blocks.
-pub fn apply_batch(group: &Group, batch: &[Work]) -> Vec<Verdict> {
+/// Blocks.
+pub fn apply_batch(group: &Group, batch: &[Work]) -> BatchResult {
     let all: Vec<&Work> = batch.iter().collect();
-    match try_batch(group, &all) {
-        Ok(verdicts) => verdicts,
-        Err(Failure::Everything(verdict @ Verdict::Unavailable(_))) => vec![verdict; batch.len()],
-        Err(Failure::Event(verdict) | Failure::Everything(verdict)) if batch.len() == 1 => {
+    let failure = match try_batch(group, &all) {
+        Ok(verdicts) => return BatchResult { verdicts, contended: false },
+        Err(failure) => failure,
+    };
+    let contended = matches!(failure, Failure::Everything(Verdict::Contention(_)));
+    let verdicts = match failure {
+        Failure::Everything(verdict @ Verdict::Unavailable(_)) => vec![verdict; batch.len()],
+        Failure::Event(verdict) | Failure::Everything(verdict) if batch.len() == 1 => {
             vec![verdict]
         }
-        Err(Failure::Event(_) | Failure::Everything(_)) => one_by_one(group, batch),
-    }
+        Failure::Event(_) | Failure::Everything(_) => one_by_one(group, batch),
+    };
+    BatchResult { verdicts, contended }
 }
 
 fn one_by_one(group: &Group, batch: &[Work]) -> Vec<Verdict> {
