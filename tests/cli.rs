@@ -382,3 +382,53 @@ fn a_visibility_time_out_that_is_not_the_queue_s_is_a_warning_that_names_both() 
         );
     });
 }
+
+#[test]
+fn a_second_signal_ends_the_process_at_once() {
+    block_on(async {
+        let database = Database::new(Kind::Postgres).with_accounts(1);
+        let emulator = emulator(&["orders"]);
+        let applier = POINTS_APPLIER.to_owned()
+            + "        [[applier.statement]]\n        sql = \"SELECT pg_sleep(60)\"\n";
+        let file = write(&database, &config_text(&database, &emulator.endpoint(), &applier));
+        let client = common::client(&emulator.endpoint());
+        client.send_message("orders", &points("a", 1, 1), 0).await.unwrap();
+        let mut process = Process::start(run_command(&file));
+        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND
+                        datname = current_database()";
+        eventually("it is at work", || database.number(sleeping) == 1).await;
+        process.signal("-TERM");
+        process.until_says("stopping").await;
+        process.signal("-TERM");
+        assert_eq!(process.ended().await, Some(143));
+        assert_eq!((database.balance(1), left_in(&emulator, "orders")), (0, 1));
+    });
+}
+
+/// A whole process that stood still is no reason to restart anything in it.
+#[test]
+fn a_process_that_was_suspended_goes_on() {
+    block_on(async {
+        let database = Database::new(Kind::Sqlite).with_accounts(1);
+        let emulator = emulator(&["orders"]);
+        let more =
+            format!("[supervision]\nfrozen_after_seconds = 1\nmax_restarts = 0\n{POINTS_APPLIER}");
+        let file = write(&database, &config_text(&database, &emulator.endpoint(), &more));
+        let mut process = Process::start(run_command(&file));
+        process.until_says("started").await;
+        let client = common::client(&emulator.endpoint());
+        for event in ["a", "b", "c"] {
+            client.send_message("orders", &points(event, 1, 1), 0).await.unwrap();
+            until_empty(&emulator, "orders").await;
+            process.signal("-STOP");
+            tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;
+            process.signal("-CONT");
+        }
+        client.send_message("orders", &points("d", 1, 1), 0).await.unwrap();
+        until_empty(&emulator, "orders").await;
+        process.signal("-TERM");
+        assert_eq!(process.ended().await, Some(0), "{}", process.output());
+        assert!(!process.output().contains("an actor ended"), "{}", process.output());
+        assert_eq!(database.balance(1), 4);
+    });
+}

@@ -175,6 +175,7 @@ pub struct Supervisor {
     board: Board,
     arbiter: Arbiter,
     thread: u64,
+    last_look: Instant,
     endings: (UnboundedSender<Ended>, UnboundedReceiver<Ended>),
 }
 
@@ -227,8 +228,15 @@ impl Supervisor {
             given_up: watch::Sender::new(None),
             closed: Arc::default(),
         };
-        let endings = unbounded_channel();
-        Self { supervision, wards: Vec::new(), board, arbiter: Arbiter::new(), thread: 0, endings }
+        Self {
+            supervision,
+            wards: Vec::new(),
+            board,
+            arbiter: Arbiter::new(),
+            thread: 0,
+            last_look: Instant::now(),
+            endings: unbounded_channel(),
+        }
     }
 
     /// Starts an actor from its factory, points `link` at it, and keeps it so.
@@ -299,7 +307,14 @@ impl Supervisor {
         (ward.start)(&self.arbiter, ward.heart.clone(), Box::new(ended));
     }
 
+    /// After a stop of the whole process (a suspended machine, SIGSTOP) every heart seems to stand
+    /// still: then they get one more round.
     fn look_for_frozen(&mut self) {
+        let was_asleep = self.last_look.elapsed() > self.supervision.frozen_after / 2;
+        self.last_look = Instant::now();
+        if was_asleep {
+            return;
+        }
         for index in 0..self.wards.len() {
             let ward = &self.wards[index];
             if ward.start_at.is_none() && ward.heart.is_frozen(self.supervision.frozen_after) {
