@@ -332,7 +332,7 @@ fn two_processes_that_share_messages_apply_each_event_once() {
 fn fifty_stops_under_load_each_end_with_0_and_leave_nothing_invisible() {
     const STOPS: i64 = 50;
     /// More than one process may have in memory, so that each is stopped under load.
-    const EVENTS_A_STOP: i64 = 400;
+    const EVENTS_A_STOP: i64 = 1_000;
     block_on(async {
         let database = Database::new(Kind::Sqlite).with_accounts(5);
         let emulator = emulator(&["orders"]);

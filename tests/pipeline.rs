@@ -25,6 +25,7 @@ on_each_database!(
     a_panic_fails_only_its_event,
     a_message_is_not_deleted_while_it_cannot_be_held,
     what_is_rejected_leaves_no_claim,
+    what_a_trigger_raises_is_the_events_fault,
     base64_bodies_and_cloudevents_are_understood,
     a_slow_event_type_does_not_hold_up_another,
     a_backlog_is_drained_by_concurrent_polls,
@@ -274,6 +275,33 @@ async fn what_is_rejected_leaves_no_claim(kind: Kind) {
     setting.send(&[points("evt-1", 9, 10)]).await;
     setting.finish(running).await;
     assert_eq!((setting.database.balance(9), setting.database.processed()), (10, 1));
+}
+
+/// Whatever its text: the other events of the type go on.
+async fn what_a_trigger_raises_is_the_events_fault(kind: Kind) {
+    let setting = Setting::new(kind, "orders");
+    match kind {
+        Kind::Sqlite => setting.database.execute(
+            "CREATE TRIGGER guard BEFORE UPDATE ON account WHEN new.balance > 100
+             BEGIN SELECT RAISE(ABORT, 'a limit does not exist'); END",
+        ),
+        Kind::Postgres => {
+            setting.database.execute(
+                "CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF new.balance > 100 THEN RAISE 'a limit does not exist'; END IF;
+                 RETURN new; END $$",
+            );
+            setting.database.execute(
+                "CREATE TRIGGER guard BEFORE UPDATE ON account FOR EACH ROW EXECUTE FUNCTION guard()",
+            );
+        }
+    }
+    let bodies = [points("evt-1", 1, 1), points("evt-2", 1, 1_000), points("evt-3", 1, 1)];
+    setting.send(&bodies).await;
+    let running = setting.service(POINTS_APPLIER).start().await.unwrap();
+    setting.finish(running).await;
+    assert_eq!((setting.database.balance(1), setting.database.processed()), (2, 2));
+    assert_eq!(setting.database.held(), ["retries_exhausted"]);
 }
 
 async fn base64_bodies_and_cloudevents_are_understood(kind: Kind) {

@@ -20,7 +20,9 @@ pub enum DatabaseErrorClass {
     Unclear,
 }
 
-/// Texts of PostgreSQL (`src/backend`, `src/interfaces/libpq`) and of SQLite (`sqlite3ErrStr`).
+/// How the texts begin, of PostgreSQL (`src/backend`, `src/interfaces/libpq`) and of SQLite
+/// (`sqlite3ErrStr`). Only beginnings, for a trigger of the user's may raise any text: it must not be
+/// taken for the database's own trouble, which would stop its event type.
 const CONTENTION: &[&str] = &[
     "deadlock detected",
     "could not serialize access",
@@ -28,6 +30,7 @@ const CONTENTION: &[&str] = &[
     "could not obtain lock",
     "database is locked",
     "database table is locked",
+    "database schema is locked",
 ];
 const UNAVAILABLE: &[&str] = &[
     "terminating connection",
@@ -38,11 +41,12 @@ const UNAVAILABLE: &[&str] = &[
     "could not send data to server",
     "ssl connection has been closed",
     "ssl syscall error",
+    "ssl error",
+    "fatal:",
     "the database system is",
+    "sorry, too many clients",
     "too many connections",
-    "too many clients",
     "remaining connection slots",
-    "no space left on device",
     "could not extend file",
     "could not write",
     "database or disk is full",
@@ -50,13 +54,12 @@ const UNAVAILABLE: &[&str] = &[
     "out of memory",
     "unable to open database file",
     "attempt to write a readonly database",
-    "read-only transaction",
-    "permission denied",
+    "permission denied for",
     "no such table",
     "no such column",
-    "does not exist",
-    "in recovery mode",
 ];
+/// PostgreSQL's words for what a statement names in vain: `relation "account" does not exist`.
+const MISSING: &[&str] = &["relation \"", "column ", "function ", "schema \"", "operator "];
 
 /// What `error` means.
 pub fn classify(error: &Error) -> DatabaseErrorClass {
@@ -86,12 +89,47 @@ pub fn classify(error: &Error) -> DatabaseErrorClass {
 
 fn by_text(text: &str) -> DatabaseErrorClass {
     let text = text.to_lowercase();
-    let is_one_of = |known: &[&str]| known.iter().any(|part| text.contains(part));
-    if is_one_of(CONTENTION) {
+    let begins = |known: &[&str]| known.iter().any(|start| text.starts_with(start));
+    let first_line = text.lines().next().unwrap_or("");
+    if begins(CONTENTION) {
         DatabaseErrorClass::Contention
-    } else if is_one_of(UNAVAILABLE) {
+    } else if begins(UNAVAILABLE) || begins(MISSING) && first_line.ends_with("does not exist") {
         DatabaseErrorClass::Unavailable
     } else {
         DatabaseErrorClass::Unclear
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_told_apart_by_how_they_begin() {
+        use DatabaseErrorClass::{Contention, Unavailable, Unclear};
+        for (text, expected) in [
+            ("deadlock detected", Contention),
+            ("could not serialize access due to concurrent update", Contention),
+            ("canceling statement due to lock timeout", Contention),
+            ("database is locked", Contention),
+            ("relation \"account\" does not exist", Unavailable),
+            ("column \"balance\" does not exist", Unavailable),
+            ("permission denied for table account", Unavailable),
+            ("no such table: account", Unavailable),
+            ("database or disk is full", Unavailable),
+            ("could not extend file \"base/1/2\": No space left on device", Unavailable),
+            ("terminating connection due to administrator command", Unavailable),
+            ("server closed the connection unexpectedly\n\tThis probably means", Unavailable),
+            ("canceling statement due to statement timeout", Unclear),
+            ("value too long for type character varying(3)", Unclear),
+            ("invalid input syntax for type uuid: \"x\"", Unclear),
+            // Raised by a trigger of the user's.
+            ("account 7 does not exist", Unclear),
+            ("withdrawal: permission denied for account 7", Unclear),
+            ("order 7: deadlock detected in the workflow", Unclear),
+        ] {
+            let error = Error::DatabaseError(DatabaseErrorKind::Unknown, Box::new(text.to_owned()));
+            assert_eq!(classify(&error), expected, "{text}");
+        }
     }
 }
