@@ -86,10 +86,11 @@ fn an_unreachable_database_ends_the_start_with_its_reason() {
     assert!(errors.contains("refused") && !errors.contains("hunter2"), "{errors}");
 }
 
-#[test]
-fn check_lists_what_is_wrong() {
-    block_on(async {
-        let database = Database::new(Kind::Sqlite);
+on_each_database!(check_lists_what_is_wrong);
+
+async fn check_lists_what_is_wrong(kind: Kind) {
+    {
+        let database = Database::new(kind).with_accounts(1);
         let emulator = emulator(&["orders"]);
         let endpoint = emulator.endpoint();
         let good = config_text(&database, &endpoint, POINTS_APPLIER);
@@ -108,13 +109,16 @@ fn check_lists_what_is_wrong() {
         );
         let (code, _, errors) = check(&good.replace(SECRET_KEY, "wrong")).await;
         assert!(code == 1 && errors.contains("4100"), "{errors}");
-        let folder = database.folder.path().display().to_string();
-        let (code, _, errors) = check(&good.replace(&folder, "/nonexistent")).await;
+        let (code, _, errors) = check(&good.replace("balance =", "balence =")).await;
+        assert!(code == 1 && errors.contains("applier[0].statement[0].sql: "), "{errors}");
+        assert!(errors.contains("balence"), "{errors}");
+        let away = good.replace(&database.url, "sqlite:///nonexistent/app.db");
+        let (code, _, errors) = check(&away).await;
         assert!(code == 1 && errors.contains("database.url: no connection"), "{errors}");
         let closed = good.replace(&endpoint, "http://127.0.0.1:1");
         let (code, _, errors) = check(&closed).await;
         assert!(code == 1 && errors.contains("queue[0].endpoint"), "{errors}");
-    });
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::{Failure, load};
 use crate::cmq::{CmqError, CredentialProvider, ErrorClass};
 use crate::config::{Config, Problem, QueueConfig};
+use crate::handler::{DeclaredApplier, DeclaredApplierError};
 use crate::service::{client, credentials, store_options};
 use crate::store::{Store, pending_migrations};
 
@@ -12,7 +13,10 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     let config = load(file)?;
     println!("{}: the configuration is valid", file.display());
     let mut problems = Vec::new();
-    check_database(&config, &mut problems);
+    let store = Store::new(store_options(&config));
+    if check_database(&config, &store, &mut problems) {
+        check_appliers(&config, &store, &mut problems);
+    }
     check_queues(&config, &mut problems);
     if config.appliers.is_empty() {
         let reason = "there is none: every message would be held, unless the service registers \
@@ -30,12 +34,16 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     Err(Failure::running(lines.collect::<Vec<_>>().join("\n")))
 }
 
-fn check_database(config: &Config, problems: &mut Vec<Problem>) {
+/// Whether the database could be reached.
+fn check_database(config: &Config, store: &Store, problems: &mut Vec<Problem>) -> bool {
     let mut add =
         |reason: String| problems.push(Problem { key: "database.url".to_owned(), reason });
     let url = &config.database.url;
-    match Store::new(store_options(config)).run_here(pending_migrations) {
-        Err(error) => add(error.to_string()),
+    match store.run_here(pending_migrations) {
+        Err(error) => {
+            add(error.to_string());
+            return false;
+        }
         Ok(Err(error)) => add(format!("the migrations could not be looked at: {error}")),
         Ok(Ok(pending)) if pending.is_empty() => println!("{url}: connected; up to date"),
         Ok(Ok(_)) if config.database.migrate_at_start => {
@@ -46,6 +54,18 @@ fn check_database(config: &Config, problems: &mut Vec<Problem>) {
              `hapax migrate`",
             pending.len()
         )),
+    }
+    true
+}
+
+fn check_appliers(config: &Config, store: &Store, problems: &mut Vec<Problem>) {
+    for (index, spec) in config.appliers.iter().enumerate() {
+        let applier = DeclaredApplier::new(spec.clone(), store.backend())
+            .expect("a loaded configuration has valid appliers");
+        let errors = store.run_here(|connection| applier.check(connection)).unwrap_or_default();
+        for DeclaredApplierError { key, reason } in errors {
+            problems.push(Problem { key: format!("applier[{index}].{key}"), reason });
+        }
     }
 }
 

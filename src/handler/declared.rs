@@ -4,13 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
-use super::parameter::ParameterSpec;
+use super::parameter::{ParameterSpec, null};
 use super::registry::{ErasedApplier, Policy};
 use super::{ApplyError, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_BATCH_EVENTS, EventContext, Outcome};
-use crate::store::{Backend, DbConnection, SqlValue, Statement, StatementError};
+use crate::store::{Backend, DbConnection, SqlType, SqlValue, Statement, StatementError};
 
 /// Parameters that each statement has without declaring them.
-const CONTEXT_PARAMETERS: &[&str] = &["event_id", "event_type", "occurred_at", "message_id"];
+const CONTEXT_PARAMETERS: &[(&str, SqlType)] = &[
+    ("event_id", SqlType::Text),
+    ("event_type", SqlType::Text),
+    ("occurred_at", SqlType::Timestamp),
+    ("message_id", SqlType::Text),
+];
 
 /// An `[[applier]]` of the configuration.
 #[derive(Debug, Clone, Deserialize)]
@@ -109,6 +114,22 @@ impl DeclaredApplier {
         Ok(Self { parameters: spec.parameters, statements, policy })
     }
 
+    /// Lets the database plan each statement; returns what it says against which.
+    pub fn check(&self, connection: &mut DbConnection) -> Vec<DeclaredApplierError> {
+        let context = CONTEXT_PARAMETERS.iter().copied();
+        let declared = self.parameters.iter().map(|(name, spec)| (name.as_str(), spec.sql_type));
+        let values: HashMap<&str, SqlValue> =
+            context.chain(declared).map(|(name, sql_type)| (name, null(sql_type))).collect();
+        let mut errors = Vec::new();
+        for (index, ExpectingStatement { statement, .. }) in self.statements.iter().enumerate() {
+            if let Err(error) = statement.explain(connection, |name| &values[name]) {
+                let (key, reason) = (format!("statement[{index}].sql"), error.to_string());
+                errors.push(DeclaredApplierError { key, reason });
+            }
+        }
+        errors
+    }
+
     fn values(&self, event: &EventContext<'_>) -> Result<HashMap<&str, SqlValue>, String> {
         let mut values = HashMap::from([
             ("event_id", SqlValue::Text(Some(event.event_id.to_owned()))),
@@ -134,8 +155,8 @@ fn parse(
     let statement = Statement::parse(&spec.sql, backend).map_err(|error: StatementError| {
         DeclaredApplierError { key: key("sql"), reason: error.to_string() }
     })?;
-    let is_known =
-        |name: &&str| parameters.contains_key(*name) || CONTEXT_PARAMETERS.contains(name);
+    let is_context = |name: &&str| CONTEXT_PARAMETERS.iter().any(|(known, _)| known == name);
+    let is_known = |name: &&str| parameters.contains_key(*name) || is_context(name);
     if let Some(unknown) = statement.parameters().into_iter().find(|name| !is_known(name)) {
         let reason = format!(
             "it names :{unknown}, which is not declared; add it to the applier's parameters, for \

@@ -47,7 +47,8 @@ impl ParameterSpec {
     }
 }
 
-fn null(sql_type: SqlType) -> SqlValue {
+/// NULL of a type.
+pub fn null(sql_type: SqlType) -> SqlValue {
     match sql_type {
         SqlType::Bigint => SqlValue::Bigint(None),
         SqlType::Integer => SqlValue::Integer(None),

@@ -112,6 +112,7 @@ enum Piece {
 pub struct Statement {
     pieces: Vec<Piece>,
     changes_rows: bool,
+    can_be_planned: bool,
 }
 
 impl Statement {
@@ -151,11 +152,37 @@ impl Statement {
         connection: &mut DbConnection,
         value_of: impl Fn(&str) -> &'a SqlValue,
     ) -> QueryResult<usize> {
+        self.run("", connection, value_of)
+    }
+
+    /// Lets the database plan the statement without running it, so that a table or column that it names
+    /// in vain shows. What cannot be planned (a CALL, say) passes.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn explain<'a>(
+        &'a self,
+        connection: &mut DbConnection,
+        value_of: impl Fn(&str) -> &'a SqlValue,
+    ) -> QueryResult<()> {
+        match self.can_be_planned {
+            true => self.run("EXPLAIN ", connection, value_of).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    fn run<'a>(
+        &'a self,
+        prefix: &'static str,
+        connection: &mut DbConnection,
+        value_of: impl Fn(&str) -> &'a SqlValue,
+    ) -> QueryResult<usize> {
+        let prefix = std::iter::once(Part::Text(prefix));
         let parts = self.pieces.iter().map(|piece| match piece {
             Piece::Text(text) => Part::Text(text),
             Piece::Parameter(name) => Part::Value(value_of(name)),
         });
-        let bound = Bound(parts.collect());
+        let bound = Bound(prefix.chain(parts).collect());
         match connection {
             #[cfg(feature = "sqlite")]
             DbConnection::Sqlite(inner) => bound.execute(inner),

@@ -46,8 +46,10 @@ pub fn parse(sql: &str, backend: Backend) -> Result<Statement, StatementError> {
     if TRANSACTION_CONTROL.contains(&first_word.as_str()) {
         return Err(StatementError::TransactionControl(first_word));
     }
-    let changes_rows = verb.is_some_and(|verb| CHANGING.contains(&verb.as_str()));
-    Ok(Statement { pieces: lexer.finish(), changes_rows })
+    let is_one_of = |verbs: &[&str]| verb.as_deref().is_some_and(|verb| verbs.contains(&verb));
+    let changes_rows = is_one_of(CHANGING);
+    let can_be_planned = changes_rows || is_one_of(&["SELECT", "VALUES"]);
+    Ok(Statement { pieces: lexer.finish(), changes_rows, can_be_planned })
 }
 
 enum Token {
