@@ -11,7 +11,7 @@ use crate::cmq::{
     Client, ClientOptions, CmqError, CredentialProvider, CredentialSource, Credentials,
     CredentialsError, Endpoint, ProviderError,
 };
-use crate::config::{AdminConfig, Config, ConfigError, QueueConfig};
+use crate::config::{AdminConfig, Config, ConfigError, QueueConfig, SupervisionConfig};
 use crate::handler::{Applier, DeclaredApplier, Registry, RegistryError};
 use crate::pipeline::{
     ActorStatus, Board, BudgetUse, Health, Observer, Pipeline, PipelineOptions, QueueOptions,
@@ -160,17 +160,8 @@ impl Service {
         let database = config.database.url.to_string();
         tracing::info!(consumer = config.consumer, database, ?names, ?event_types, "started");
         let consumer = config.consumer.clone();
-        let supervision = Supervision {
-            frozen_after: Duration::from_secs(config.supervision.frozen_after_seconds),
-            max_restarts: config.supervision.max_restarts,
-            restart_window: Duration::from_secs(config.supervision.restart_window_seconds),
-        };
-        let metrics = Arc::new(Metrics::new());
-        for queue in &config.queues {
-            if let Some(seconds) = queue.max_unacked_seconds {
-                metrics.set_age_limit(&queue.name, seconds);
-            }
-        }
+        let supervision = supervision(&config.supervision);
+        let metrics = Arc::new(metrics(&config.queues));
         let counting = metrics.clone();
         let observer: Observer = Arc::new(move |observation| {
             counting.observe(observation);
@@ -265,23 +256,39 @@ fn start_admin(
 /// The credentials of the environment, or else those that the configuration names.
 pub(crate) async fn credentials(config: &Config) -> Result<CredentialProvider, ServiceError> {
     let given = config.credentials.clone();
-    if Credentials::are_in_environment() {
-        return Ok(Credentials::from_env_or(None, None, None)?.into());
-    }
+    let elsewhere = !Credentials::are_in_environment();
     let source = match (given.file, given.role) {
-        (Some(file), _) => CredentialSource::File(file),
-        (None, Some(role)) => {
+        (Some(file), _) if elsewhere => CredentialSource::File(file),
+        (_, Some(role)) if elsewhere => {
             let endpoint = given.metadata_endpoint.trim_end_matches('/');
             let url = format!("{endpoint}/latest/meta-data/cam/security-credentials/{role}");
             CredentialSource::InstanceRole(url.parse().expect("a loaded configuration is valid"))
         }
-        (None, None) => CredentialSource::Fixed(Credentials::from_env_or(
+        _ => CredentialSource::Fixed(Credentials::from_env_or(
             given.secret_id,
             given.secret_key,
             given.token,
         )?),
     };
     Ok(CredentialProvider::read(source).await?)
+}
+
+fn supervision(config: &SupervisionConfig) -> Supervision {
+    Supervision {
+        frozen_after: Duration::from_secs(config.frozen_after_seconds),
+        max_restarts: config.max_restarts,
+        restart_window: Duration::from_secs(config.restart_window_seconds),
+    }
+}
+
+fn metrics(queues: &[QueueConfig]) -> Metrics {
+    let metrics = Metrics::new();
+    for queue in queues {
+        if let Some(seconds) = queue.max_unacked_seconds {
+            metrics.set_age_limit(&queue.name, seconds);
+        }
+    }
+    metrics
 }
 
 pub(crate) fn store_options(config: &Config) -> StoreOptions {

@@ -8,6 +8,7 @@ use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
+use subtle::ConstantTimeEq;
 
 use super::Metrics;
 use crate::pipeline::{ActorState, ActorStatus, BudgetUse};
@@ -93,9 +94,7 @@ fn may_look(request: &HttpRequest, token: Option<&SecretString>) -> bool {
     let Some(token) = token else { return true };
     let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or("");
-    let expected = token.expose_secret();
-    let same = given.bytes().zip(expected.bytes()).fold(0, |acc, (a, b)| acc | (a ^ b)) == 0;
-    same && given.len() == expected.len()
+    given.as_bytes().ct_eq(token.expose_secret().as_bytes()).into()
 }
 
 fn metrics(shared: &Shared) -> HttpResponse {

@@ -241,8 +241,7 @@ impl Client {
         const ACTION: &str = "BatchDeleteMessage";
         let mut parameters = queue_parameters(queue);
         parameters.push_array("receiptHandle", receipt_handles.iter().copied());
-        let body = self.post(ACTION, parameters, 0).await?;
-        let head = self.head(ACTION, &body)?;
+        let (head, body) = self.post(ACTION, parameters, 0).await?;
         match head.code {
             ApiErrorCode::SUCCESS
             | ApiErrorCode::BATCH_DELETE_PARTLY_FAILED
@@ -299,29 +298,29 @@ impl Client {
         parameters: Parameters,
         polling_wait_seconds: u32,
     ) -> Result<T, CmqError> {
-        let body = self.post(action, parameters, polling_wait_seconds).await?;
-        let head = self.head(action, &body)?;
+        let (head, body) = self.post(action, parameters, polling_wait_seconds).await?;
         if head.code != ApiErrorCode::SUCCESS {
             return Err(api_error(action, head));
         }
         self.parse(action, &body)
     }
 
-    /// Signs and sends, and returns the body of an HTTP 200. Credentials that are refused are reported
-    /// to their provider.
+    /// Signs and sends, and returns the head and the body of an answer. Credentials that are refused are
+    /// reported to their provider.
     async fn post(
         &self,
         action: &'static str,
         parameters: Parameters,
         polling_wait_seconds: u32,
-    ) -> Result<Vec<u8>, CmqError> {
+    ) -> Result<(AnswerHead, Vec<u8>), CmqError> {
         let credentials = self.options.credentials.get().await;
         let body = self.exchange(action, parameters, polling_wait_seconds, &credentials).await?;
+        let head: AnswerHead = self.parse(action, &body)?;
         let refused = [ApiErrorCode::AUTHENTICATION_FAILED, ApiErrorCode::ACCESS_DENIED];
-        if self.head(action, &body).is_ok_and(|head| refused.contains(&head.code)) {
+        if refused.contains(&head.code) {
             self.options.credentials.refused(&credentials);
         }
-        Ok(body)
+        Ok((head, body))
     }
 
     async fn exchange(
@@ -342,16 +341,11 @@ impl Client {
             .await
             .map_err(|error| self.transport(action, &error))?;
         let status = response.status().as_u16();
-        let mut body = Vec::new();
-        while let Some(chunk) =
-            response.chunk().await.map_err(|error| self.transport(action, &error))?
-        {
-            if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                let reason = format!("it is longer than {MAX_ANSWER_BYTES} bytes");
-                return Err(self.bad_answer(action, reason));
-            }
-            body.extend_from_slice(&chunk);
-        }
+        let body =
+            read_at_most(&mut response, MAX_ANSWER_BYTES).await.map_err(|error| match error {
+                ReadError::TooLong(_) => self.bad_answer(action, error.to_string()),
+                ReadError::Transport(error) => self.transport(action, &error),
+            })?;
         if status != 200 {
             let endpoint = self.endpoint.to_string();
             return Err(CmqError::Http { action, endpoint, status, excerpt: excerpt(&body) });
@@ -384,10 +378,6 @@ impl Client {
         signed
     }
 
-    fn head(&self, action: &'static str, body: &[u8]) -> Result<AnswerHead, CmqError> {
-        self.parse(action, body)
-    }
-
     fn parse<T: DeserializeOwned>(&self, action: &'static str, body: &[u8]) -> Result<T, CmqError> {
         serde_json::from_slice(body)
             .map_err(|error| self.bad_answer(action, format!("{error} in {:?}", excerpt(body))))
@@ -401,6 +391,30 @@ impl Client {
         let reason = with_causes(error);
         CmqError::Transport { action, endpoint: self.endpoint.to_string(), reason }
     }
+}
+
+/// A body was not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
+    #[error("it is longer than {0} bytes")]
+    TooLong(usize),
+    #[error(transparent)]
+    Transport(#[from] reqwest::Error),
+}
+
+/// Reads a body of at most `max_bytes`, so that no server can fill the memory.
+pub(super) async fn read_at_most(
+    response: &mut reqwest::Response,
+    max_bytes: usize,
+) -> Result<Vec<u8>, ReadError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > max_bytes {
+            return Err(ReadError::TooLong(max_bytes));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 fn http_client() -> reqwest::Result<reqwest::Client> {

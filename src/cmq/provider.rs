@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::Credentials;
+use super::client::read_at_most;
 
 /// Temporary credentials are replaced this long before they expire.
 const REFRESH_BEFORE_EXPIRY: Duration = Duration::from_secs(300);
@@ -64,8 +65,7 @@ struct Current {
 
 impl From<Credentials> for CredentialProvider {
     fn from(credentials: Credentials) -> Self {
-        let current =
-            Current { credentials: credentials.clone(), expires_at: None, refused: false };
+        let current = Current::new(credentials.clone(), None);
         Self::with(CredentialSource::Fixed(credentials), current)
     }
 }
@@ -125,6 +125,10 @@ impl CredentialProvider {
 }
 
 impl Current {
+    fn new(credentials: Credentials, expires_at: Option<u64>) -> Self {
+        Self { credentials, expires_at, refused: false }
+    }
+
     fn wants_refresh(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let soon = (now + REFRESH_BEFORE_EXPIRY).as_secs();
@@ -153,9 +157,7 @@ struct RoleFormat {
 impl CredentialSource {
     async fn read(&self) -> Result<Current, ProviderError> {
         match self {
-            Self::Fixed(credentials) => {
-                Ok(Current { credentials: credentials.clone(), expires_at: None, refused: false })
-            }
+            Self::Fixed(credentials) => Ok(Current::new(credentials.clone(), None)),
             Self::File(file) => {
                 let refuse = |reason: String| ProviderError {
                     place: format!("the file {}", file.display()),
@@ -164,8 +166,7 @@ impl CredentialSource {
                 let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
                 let FileFormat { secret_id, secret_key, token, expires_at } =
                     parse(&bytes).map_err(refuse)?;
-                let credentials = Credentials::new(secret_id, secret_key, token);
-                Ok(Current { credentials, expires_at, refused: false })
+                Ok(Current::new(Credentials::new(secret_id, secret_key, token), expires_at))
             }
             Self::InstanceRole(url) => {
                 let refuse = |reason| ProviderError { place: url.to_string(), reason };
@@ -173,7 +174,7 @@ impl CredentialSource {
                 let RoleFormat { tmp_secret_id, tmp_secret_key, token, expired_time } =
                     parse(&bytes).map_err(refuse)?;
                 let credentials = Credentials::new(tmp_secret_id, tmp_secret_key, token);
-                Ok(Current { credentials, expires_at: expired_time, refused: false })
+                Ok(Current::new(credentials, expired_time))
             }
         }
     }
@@ -194,12 +195,5 @@ async fn fetch(url: Url) -> Result<Vec<u8>, String> {
     if !answer.status().is_success() {
         return Err(format!("it answered HTTP {}", answer.status().as_u16()));
     }
-    let mut bytes = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(text)? {
-        if bytes.len() + chunk.len() > MAX_METADATA_BYTES {
-            return Err(format!("its answer is longer than {MAX_METADATA_BYTES} bytes"));
-        }
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok(bytes)
+    read_at_most(&mut answer, MAX_METADATA_BYTES).await.map_err(|error| error.to_string())
 }

@@ -4,6 +4,7 @@
 use base64::prelude::{BASE64_STANDARD, Engine};
 use hmac::{Hmac, Mac};
 use serde::Deserialize;
+use subtle::ConstantTimeEq;
 
 use super::Parameters;
 
@@ -111,12 +112,8 @@ pub fn verify(target: Target<'_>, parameters: &Parameters, secret_key: &str) -> 
     };
     [AtValues::Signed, AtValues::LeftOut].iter().any(|at_values| {
         let text = string_to_sign(target, parameters, *at_values);
-        constant_time_eq(&given, &method.mac(secret_key.as_bytes(), text.as_bytes()))
+        given.ct_eq(&method.mac(secret_key.as_bytes(), text.as_bytes())).into()
     })
-}
-
-fn constant_time_eq(left: &[u8], right: &[u8]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).fold(0, |acc, (l, r)| acc | (l ^ r)) == 0
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::supervisor::panic_text;
 use crate::event::Digest;
 use crate::handler::{ApplyError, EventContext, Outcome};
 use crate::store::{
-    Claim, DatabaseErrorClass, DbConnection, NewClaim, StoreError, claim, classify, in_transaction,
+    Claim, DatabaseErrorClass, DbConnection, NewClaim, claim, classify, in_transaction,
 };
 
 /// How one event of a batch ended.
@@ -109,10 +109,7 @@ fn try_batch(group: &Group, batch: &[&Work]) -> Result<Vec<Verdict>, Failure> {
     });
     match catch_unwind(attempt) {
         Ok(Ok(result)) => result,
-        Ok(Err(error @ StoreError::Connect { .. })) => {
-            Err(Failure::Everything(Verdict::Unavailable(error.to_string())))
-        }
-        Ok(Err(StoreError::Panicked(text))) => Err(Failure::Event(Verdict::Failed(text))),
+        Ok(Err(error)) => Err(Failure::Everything(Verdict::Unavailable(error.to_string()))),
         Err(panic) => {
             let text = format!("the applier panicked: {}", panic_text(panic.as_ref()));
             Err(Failure::Event(Verdict::Failed(text)))

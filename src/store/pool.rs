@@ -22,6 +22,17 @@ pub struct StoreOptions {
     pub statement_timeout: Duration,
 }
 
+impl StoreOptions {
+    fn concurrency(&self) -> usize {
+        match self.url.backend() {
+            #[cfg(feature = "sqlite")]
+            Backend::Sqlite => 1,
+            #[cfg(feature = "postgres")]
+            Backend::Postgres => self.pool_size as usize,
+        }
+    }
+}
+
 /// The database could not be used at all; nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -58,13 +69,8 @@ impl Store {
             .connection_timeout(options.connect_timeout)
             .error_handler(Box::new(LogErrors))
             .build_unchecked(Manager { url: options.url.clone() });
-        let turns = match options.url.backend() {
-            #[cfg(feature = "sqlite")]
-            Backend::Sqlite => 1,
-            #[cfg(feature = "postgres")]
-            Backend::Postgres => options.pool_size as usize,
-        };
-        Self { pool, turns: Arc::new(Semaphore::new(turns)), options: Arc::new(options) }
+        let turns = Arc::new(Semaphore::new(options.concurrency()));
+        Self { pool, turns, options: Arc::new(options) }
     }
 
     /// Which kind of database it is.
@@ -79,12 +85,7 @@ impl Store {
 
     /// How many pieces of work run at the same time.
     pub fn concurrency(&self) -> usize {
-        match self.backend() {
-            #[cfg(feature = "sqlite")]
-            Backend::Sqlite => 1,
-            #[cfg(feature = "postgres")]
-            Backend::Postgres => self.options.pool_size as usize,
-        }
+        self.options.concurrency()
     }
 
     /// Open and idle connections.
