@@ -16,6 +16,12 @@ install_missing() {
         "${missing[@]}" >&2
 }
 
+# The client library of the feature `mysql`.
+need_mysql_client() {
+    need pkg-config pkg-config
+    [ -e /usr/include/mariadb/mysql.h ] || missing+=(libmariadb-dev)
+}
+
 missing=()
 need cc gcc libc6-dev
 need make make

@@ -297,6 +297,7 @@ pub(crate) fn store_options(config: &Config) -> StoreOptions {
         pool_size: config.database.pool_size,
         connect_timeout: Duration::from_secs(config.database.connect_timeout_seconds),
         statement_timeout: Duration::from_secs(config.database.statement_timeout_seconds),
+        prepared_statements: config.database.prepared_statements,
     }
 }
 

@@ -5,8 +5,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    Database, POINTS_APPLIER, PrivatePostgres, Process, block_on, client, config_text, emulator,
-    hapax, points, send_all, until_empty,
+    Database, Kind, POINTS_APPLIER, PrivateServer, Process, block_on, client, config_text,
+    emulator, hapax, points, send_all, until_empty,
 };
 
 /// How long the database is away.
@@ -16,7 +16,7 @@ const MAX_GROWTH_KIB: u64 = 16 << 10;
 
 #[test]
 fn an_outage_of_the_database_grows_no_memory_restarts_nothing_and_loses_nothing() {
-    let server = PrivatePostgres::start_new();
+    let server = PrivateServer::start_new(Kind::Postgres);
     block_on(async {
         let database = Database::on(&server).with_accounts(10);
         let emulator = emulator(&["orders:visibility_timeout=10"]);

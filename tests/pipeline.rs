@@ -161,7 +161,7 @@ async fn every_hostile_body_is_applied_or_held(kind: Kind) {
     assert_eq!(setting.database.balance(1), 4);
     assert_eq!(processed + held, bodies.len() as i64);
     let raw = match kind {
-        Kind::Sqlite => "SELECT count(*) FROM held_message WHERE body = x'00'",
+        Kind::Sqlite | Kind::Mysql => "SELECT count(*) FROM held_message WHERE body = x'00'",
         Kind::Postgres => "SELECT count(*) FROM held_message WHERE body = '\\x00'",
     };
     assert_eq!(setting.database.number(raw), 1, "the bytes are kept as they were");
@@ -295,6 +295,10 @@ async fn what_a_trigger_raises_is_the_events_fault(kind: Kind) {
                 "CREATE TRIGGER guard BEFORE UPDATE ON account FOR EACH ROW EXECUTE FUNCTION guard()",
             );
         }
+        Kind::Mysql => setting.database.execute(
+            "CREATE TRIGGER guard BEFORE UPDATE ON account FOR EACH ROW IF new.balance > 100 THEN
+             SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a limit does not exist'; END IF",
+        ),
     }
     let bodies = [points("evt-1", 1, 1), points("evt-2", 1, 1_000), points("evt-3", 1, 1)];
     setting.send(&bodies).await;
@@ -328,7 +332,7 @@ async fn base64_bodies_and_cloudevents_are_understood(kind: Kind) {
             let dated = dated.replace("= '2025-12-01 00:00:00'", "LIKE '2025-12-01 00:00:00%'");
             assert_eq!(setting.database.number(&dated), 2);
         }
-        Kind::Postgres => assert_eq!(setting.database.number(dated), 2),
+        Kind::Postgres | Kind::Mysql => assert_eq!(setting.database.number(dated), 2),
     }
 }
 

@@ -84,7 +84,7 @@ impl Default for SupervisionConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatabaseConfig {
-    /// `postgres://…` or `sqlite://FILE`.
+    /// `postgres://…`, `mysql://…` or `sqlite://FILE`.
     pub url: DatabaseUrl,
     /// Most connections, 1 to 1,000.
     #[serde(default = "default_pool_size")]
@@ -95,6 +95,10 @@ pub struct DatabaseConfig {
     /// Longest time that a statement may take, in seconds, 1 to 43,200; SQLite has no such limit.
     #[serde(default = "default_statement_timeout_seconds")]
     pub statement_timeout_seconds: u64,
+    /// Whether statements stay prepared on their connection. `false` behind a proxy that pools
+    /// transactions without knowing of prepared statements (PgBouncer before 1.21).
+    #[serde(default = "default_true")]
+    pub prepared_statements: bool,
     /// Whether `run` brings hapax's own tables up to date.
     #[serde(default = "default_true")]
     pub migrate_at_start: bool,

@@ -35,6 +35,22 @@ pub enum Claim {
     Vanished,
 }
 
+/// The digests of the applied ones among some ids, by id; a macro over the backends' connections.
+macro_rules! digests {
+    ($connection:expr, $consumer:expr, $ids:expr) => {{
+        let ids: Vec<&str> = $ids;
+        let rows: Vec<(String, Vec<u8>)> = match ids.is_empty() {
+            true => Vec::new(),
+            false => processed_event::table
+                .filter(processed_event::consumer.eq($consumer))
+                .filter(processed_event::event_id.eq_any(ids))
+                .select((processed_event::event_id, processed_event::payload_digest))
+                .load($connection)?,
+        };
+        rows.into_iter().collect::<HashMap<String, Vec<u8>>>()
+    }};
+}
+
 /// Claims events for `consumer`; the answers are in the claims' order. Rows are locked in the order of
 /// their ids, whatever order they come in, so that two batches cannot wait for each other.
 ///
@@ -50,19 +66,21 @@ pub fn claim(
     let processed_at = chrono::Utc::now().naive_utc();
     let mut sorted = claims.to_vec();
     sorted.sort_unstable_by_key(|claim| claim.event_id);
-    let fresh: HashSet<String> = match connection {
+    let (fresh, known) = match connection {
         #[cfg(feature = "sqlite")]
-        DbConnection::Sqlite(inner) => sqlite::insert(inner, consumer, &sorted, processed_at)?,
-        #[cfg(feature = "postgres")]
-        DbConnection::Postgres(inner) => postgres::insert(inner, consumer, &sorted, processed_at)?,
-    };
-    let known = match fresh.len() == claims.len() {
-        true => HashMap::new(),
-        false => {
-            let ids = sorted.iter().map(|claim| claim.event_id);
-            let ids: Vec<&str> = ids.filter(|id| !fresh.contains(*id)).collect();
-            digests(connection, consumer, &ids)?
+        DbConnection::Sqlite(inner) => {
+            let fresh = sqlite::insert(inner, consumer, &sorted, processed_at)?;
+            let known = digests!(inner, consumer, ids_without(&sorted, &fresh));
+            (fresh, known)
         }
+        #[cfg(feature = "postgres")]
+        DbConnection::Postgres(inner) => {
+            let fresh = postgres::insert(inner, consumer, &sorted, processed_at)?;
+            let known = digests!(inner, consumer, ids_without(&sorted, &fresh));
+            (fresh, known)
+        }
+        #[cfg(feature = "mysql")]
+        DbConnection::Mysql(inner) => mysql::claim(inner, consumer, &sorted, processed_at)?,
     };
     let answer = |claim: &NewClaim<'_>| match known.get(claim.event_id) {
         _ if fresh.contains(claim.event_id) => Claim::Fresh,
@@ -72,17 +90,8 @@ pub fn claim(
     Ok(claims.iter().map(answer).collect())
 }
 
-fn digests(
-    connection: &mut DbConnection,
-    consumer: &str,
-    ids: &[&str],
-) -> QueryResult<HashMap<String, Vec<u8>>> {
-    let rows: Vec<(String, Vec<u8>)> = processed_event::table
-        .filter(processed_event::consumer.eq(consumer))
-        .filter(processed_event::event_id.eq_any(ids))
-        .select((processed_event::event_id, processed_event::payload_digest))
-        .load(connection)?;
-    Ok(rows.into_iter().collect())
+fn ids_without<'a>(claims: &[NewClaim<'a>], known: &HashSet<String>) -> Vec<&'a str> {
+    claims.iter().map(|claim| claim.event_id).filter(|id| !known.contains(*id)).collect()
 }
 
 #[cfg(feature = "sqlite")]
@@ -189,5 +198,79 @@ mod postgres {
             occurred_at: claims.iter().map(|claim| claim.occurred_at).collect(),
         };
         Ok(statement.load::<String>(connection)?.into_iter().collect())
+    }
+}
+
+#[cfg(feature = "mysql")]
+mod mysql {
+    use diesel::result::{DatabaseErrorKind, Error};
+
+    use super::*;
+
+    /// MySQL tells of a statement with many rows only how many it inserted. So what is known is looked
+    /// up first, and the rest inserted by one plain statement. When another transaction was faster with
+    /// one of them, the whole statement fails and leaves nothing; the look-up then finds that row, for
+    /// each statement of a READ COMMITTED transaction sees what is committed by then. Nothing here turns
+    /// an error into silence, as INSERT IGNORE and ON DUPLICATE KEY UPDATE would for every unique key.
+    pub fn claim(
+        connection: &mut MysqlConnection,
+        consumer: &str,
+        claims: &[NewClaim<'_>],
+        processed_at: NaiveDateTime,
+    ) -> QueryResult<(HashSet<String>, HashMap<String, Vec<u8>>)> {
+        let all: Vec<&str> = claims.iter().map(|claim| claim.event_id).collect();
+        let mut known = digests!(connection, consumer, all.clone());
+        loop {
+            let unknown: Vec<&NewClaim<'_>> =
+                claims.iter().filter(|claim| !known.contains_key(claim.event_id)).collect();
+            let Err(error) = insert(connection, consumer, &unknown, processed_at) else {
+                let fresh = unknown.iter().map(|claim| claim.event_id.to_owned()).collect();
+                return Ok((fresh, known));
+            };
+            if !is_duplicate_claim(&error) {
+                return Err(error);
+            }
+            let before = known.len();
+            known = digests!(connection, consumer, all.clone());
+            if known.len() <= before {
+                // The row that was in the way is gone again: neither fresh nor known.
+                return Ok((HashSet::new(), known));
+            }
+        }
+    }
+
+    fn insert(
+        connection: &mut MysqlConnection,
+        consumer: &str,
+        claims: &[&NewClaim<'_>],
+        processed_at: NaiveDateTime,
+    ) -> QueryResult<()> {
+        use processed_event as p;
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let row = |claim: &&NewClaim<'_>| {
+            (
+                p::consumer.eq(consumer.to_owned()),
+                p::event_id.eq(claim.event_id.to_owned()),
+                p::event_type.eq(claim.event_type.to_owned()),
+                p::payload_digest.eq(claim.payload_digest.to_owned()),
+                p::message_id.eq(claim.message_id.to_owned()),
+                p::occurred_at.eq(claim.occurred_at),
+                p::processed_at.eq(processed_at),
+            )
+        };
+        let rows: Vec<_> = claims.iter().map(row).collect();
+        diesel::insert_into(p::table).values(rows).execute(connection).map(drop)
+    }
+
+    /// `Duplicate entry '…' for key 'PRIMARY'`, or `'processed_event.PRIMARY'` since MySQL 8.0.19.
+    fn is_duplicate_claim(error: &Error) -> bool {
+        match error {
+            Error::DatabaseError(DatabaseErrorKind::UniqueViolation, information) => {
+                information.message().ends_with("PRIMARY'")
+            }
+            _ => false,
+        }
     }
 }

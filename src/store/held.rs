@@ -4,8 +4,7 @@ use chrono::NaiveDateTime;
 use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::result::QueryResult;
-use diesel::sql_types::BigInt;
-use diesel::upsert::excluded;
+use diesel::sql_types::{BigInt, Text};
 
 use super::connection::DbConnection;
 use super::schema::held_message;
@@ -65,7 +64,7 @@ pub fn hold(
     let now = chrono::Utc::now().naive_utc();
     let detail = message.detail.replace('\0', "\u{fffd}");
     macro_rules! upsert {
-        ($connection:expr) => {
+        ($connection:expr, $conflict:expr) => {
             diesel::insert_into(h::table)
                 .values((
                     h::consumer.eq(consumer),
@@ -76,32 +75,35 @@ pub fn hold(
                     h::event_type.eq(&message.event_type),
                     h::state.eq(message.state.as_str()),
                     h::reason.eq(message.reason),
-                    h::detail.eq(detail),
+                    h::detail.eq(&detail),
                     h::body.eq(&message.body),
                     h::enqueued_at.eq(message.enqueued_at),
                     h::first_held_at.eq(now),
                     h::last_held_at.eq(now),
                 ))
-                .on_conflict((h::consumer, h::queue, h::hold_key))
+                .on_conflict($conflict)
                 .do_update()
                 .set((
                     h::copies.eq(h::copies
-                        + sql::<BigInt>(
-                            "CASE held_message.message_id WHEN excluded.message_id THEN 0 ELSE 1 END",
-                        )),
-                    h::message_id.eq(excluded(h::message_id)),
-                    h::reason.eq(excluded(h::reason)),
-                    h::detail.eq(excluded(h::detail)),
-                    h::last_held_at.eq(excluded(h::last_held_at)),
+                        + sql::<BigInt>("CASE held_message.message_id WHEN ")
+                            .bind::<Text, _>(&message.message_id)
+                            .sql(" THEN 0 ELSE 1 END")),
+                    h::message_id.eq(&message.message_id),
+                    h::reason.eq(message.reason),
+                    h::detail.eq(&detail),
+                    h::last_held_at.eq(now),
                 ))
                 .execute($connection)
         };
     }
     match connection {
         #[cfg(feature = "sqlite")]
-        DbConnection::Sqlite(inner) => upsert!(inner),
+        DbConnection::Sqlite(inner) => upsert!(inner, (h::consumer, h::queue, h::hold_key)),
         #[cfg(feature = "postgres")]
-        DbConnection::Postgres(inner) => upsert!(inner),
+        DbConnection::Postgres(inner) => upsert!(inner, (h::consumer, h::queue, h::hold_key)),
+        // The table has one unique key beside the generated id, so no other conflict can be meant.
+        #[cfg(feature = "mysql")]
+        DbConnection::Mysql(inner) => upsert!(inner, diesel::dsl::DuplicatedKeys),
     }
     .map(drop)
 }

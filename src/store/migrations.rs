@@ -9,6 +9,8 @@ use super::connection::DbConnection;
 const SQLITE: EmbeddedMigrations = embed_migrations!("migrations/sqlite");
 #[cfg(feature = "postgres")]
 const POSTGRES: EmbeddedMigrations = embed_migrations!("migrations/postgres");
+#[cfg(feature = "mysql")]
+const MYSQL: EmbeddedMigrations = embed_migrations!("migrations/mysql");
 
 /// Key of PostgreSQL's advisory lock: "hapax" in ASCII.
 #[cfg(feature = "postgres")]
@@ -21,8 +23,9 @@ pub struct MigrationStatus {
     pub applied: Vec<String>,
 }
 
-/// Brings the tables up to date. All of it is one transaction that holds a lock, so an instance that
-/// starts at the same time waits and then finds nothing to do.
+/// Brings the tables up to date under a lock, so an instance that starts at the same time waits and then
+/// finds nothing to do. All of it is one transaction, but for MySQL, where each statement that creates a
+/// table commits; there the migrations are written so that they can be run again.
 ///
 /// # Errors
 /// The database refused a statement, for instance for want of the right to create tables.
@@ -36,6 +39,8 @@ pub fn migrate(connection: &mut DbConnection) -> MigrationResult<MigrationStatus
             diesel::connection::SimpleConnection::batch_execute(inner, &lock)?;
             run(inner, POSTGRES)
         }),
+        #[cfg(feature = "mysql")]
+        DbConnection::Mysql(inner) => mysql::under_lock(inner, |inner| run(inner, MYSQL)),
     }
 }
 
@@ -44,19 +49,19 @@ pub fn migrate(connection: &mut DbConnection) -> MigrationResult<MigrationStatus
 /// # Errors
 /// The database's.
 pub fn pending_migrations(connection: &mut DbConnection) -> MigrationResult<Vec<String>> {
+    macro_rules! names {
+        ($connection:expr, $source:expr) => {{
+            let pending = $connection.pending_migrations($source)?;
+            pending.iter().map(|migration| migration.name().to_string()).collect()
+        }};
+    }
     let names = match connection {
         #[cfg(feature = "sqlite")]
-        DbConnection::Sqlite(inner) => inner
-            .pending_migrations(SQLITE)?
-            .iter()
-            .map(|migration| migration.name().to_string())
-            .collect(),
+        DbConnection::Sqlite(inner) => names!(inner, SQLITE),
         #[cfg(feature = "postgres")]
-        DbConnection::Postgres(inner) => inner
-            .pending_migrations(POSTGRES)?
-            .iter()
-            .map(|migration| migration.name().to_string())
-            .collect(),
+        DbConnection::Postgres(inner) => names!(inner, POSTGRES),
+        #[cfg(feature = "mysql")]
+        DbConnection::Mysql(inner) => names!(inner, MYSQL),
     };
     Ok(names)
 }
@@ -68,4 +73,43 @@ where
 {
     let versions = connection.run_pending_migrations(source)?;
     Ok(MigrationStatus { applied: versions.iter().map(ToString::to_string).collect() })
+}
+
+#[cfg(feature = "mysql")]
+mod mysql {
+    use diesel::prelude::*;
+    use diesel::result::QueryResult;
+    use diesel::sql_types::{BigInt, Nullable};
+
+    use super::MigrationResult;
+
+    /// The lock is the server's, so it is named after the database.
+    const LOCK_NAME: &str = "CONCAT('hapax ', MD5(DATABASE()))";
+    /// Longest wait for another instance's migrations, in seconds.
+    const LOCK_TIMEOUT_SECONDS: u32 = 300;
+
+    #[derive(QueryableByName)]
+    struct Answer {
+        #[diesel(sql_type = Nullable<BigInt>)]
+        value: Option<i64>,
+    }
+
+    fn ask(connection: &mut MysqlConnection, function: &str) -> QueryResult<Option<i64>> {
+        let sql = format!("SELECT {function} AS value");
+        Ok(diesel::sql_query(sql).get_result::<Answer>(connection)?.value)
+    }
+
+    pub fn under_lock<T>(
+        connection: &mut MysqlConnection,
+        work: impl FnOnce(&mut MysqlConnection) -> MigrationResult<T>,
+    ) -> MigrationResult<T> {
+        let lock = format!("GET_LOCK({LOCK_NAME}, {LOCK_TIMEOUT_SECONDS})");
+        if ask(connection, &lock)? != Some(1) {
+            let text = format!("another instance's migrations took over {LOCK_TIMEOUT_SECONDS} s");
+            return Err(text.into());
+        }
+        let result = work(connection);
+        ask(connection, &format!("RELEASE_LOCK({LOCK_NAME})"))?;
+        result
+    }
 }

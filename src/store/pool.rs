@@ -20,6 +20,9 @@ pub struct StoreOptions {
     pub connect_timeout: Duration,
     /// Longest time that a statement may take; SQLite has no such limit.
     pub statement_timeout: Duration,
+    /// Whether statements stay prepared on their connection. Behind a proxy that gives each
+    /// transaction another connection, and does not know of them, they must not.
+    pub prepared_statements: bool,
 }
 
 impl StoreOptions {
@@ -29,6 +32,8 @@ impl StoreOptions {
             Backend::Sqlite => 1,
             #[cfg(feature = "postgres")]
             Backend::Postgres => self.pool_size as usize,
+            #[cfg(feature = "mysql")]
+            Backend::Mysql => self.pool_size as usize,
         }
     }
 }
@@ -68,7 +73,10 @@ impl Store {
             .min_idle(Some(0))
             .connection_timeout(options.connect_timeout)
             .error_handler(Box::new(LogErrors))
-            .build_unchecked(Manager { url: options.url.clone() });
+            .build_unchecked(Manager {
+                url: options.url.clone(),
+                prepared_statements: options.prepared_statements,
+            });
         let turns = Arc::new(Semaphore::new(options.concurrency()));
         Self { pool, turns, options: Arc::new(options) }
     }
@@ -136,6 +144,7 @@ impl Store {
 
 struct Manager {
     url: DatabaseUrl,
+    prepared_statements: bool,
 }
 
 impl ManageConnection for Manager {
@@ -143,11 +152,12 @@ impl ManageConnection for Manager {
     type Error = diesel::r2d2::Error;
 
     fn connect(&self) -> Result<DbConnection, Self::Error> {
-        DbConnection::open(&self.url).map_err(diesel::r2d2::Error::ConnectionError)
+        DbConnection::open(&self.url, self.prepared_statements)
+            .map_err(diesel::r2d2::Error::ConnectionError)
     }
 
     fn is_valid(&self, connection: &mut DbConnection) -> Result<(), Self::Error> {
-        connection.ping().map_err(diesel::r2d2::Error::QueryError)
+        connection.verify().map_err(diesel::r2d2::Error::QueryError)
     }
 
     /// A connection that saw a panic still has its transaction open and is broken by that.

@@ -32,7 +32,7 @@ pub enum SqlType {
     Boolean,
     /// A point in time, bound in UTC.
     Timestamp,
-    /// A JSON document (`jsonb` on PostgreSQL, text on SQLite).
+    /// A JSON document (`jsonb` on PostgreSQL, text on SQLite and MySQL).
     Json,
     /// Bytes.
     Bytes,
@@ -188,6 +188,8 @@ impl Statement {
             DbConnection::Sqlite(inner) => bound.execute(inner),
             #[cfg(feature = "postgres")]
             DbConnection::Postgres(inner) => bound.execute(inner),
+            #[cfg(feature = "mysql")]
+            DbConnection::Mysql(inner) => bound.execute(inner),
         }
     }
 }
@@ -307,6 +309,56 @@ mod postgres {
                 }
                 _ => Ok(IsNull::Yes),
             }
+        }
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl QueryFragment<diesel::mysql::Mysql> for Bound<'_> {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, diesel::mysql::Mysql>) -> QueryResult<()> {
+        for part in &self.0 {
+            match part {
+                Part::Text(text) => out.push_sql(text),
+                Part::Value(value) => mysql::push(&mut out, value)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "mysql")]
+mod mysql {
+    use std::io::Write;
+
+    use diesel::mysql::Mysql;
+    use diesel::serialize::{IsNull, Output, ToSql};
+
+    use super::*;
+
+    pub fn push<'b>(out: &mut AstPass<'_, 'b, Mysql>, value: &'b SqlValue) -> QueryResult<()> {
+        match value {
+            SqlValue::Bigint(v) => out.push_bind_param::<OrNull<sql_types::BigInt>, _>(v),
+            SqlValue::Integer(v) => out.push_bind_param::<OrNull<sql_types::Integer>, _>(v),
+            SqlValue::Numeric(v) => out.push_bind_param::<OrNull<sql_types::Numeric>, _>(v),
+            SqlValue::Double(v) => out.push_bind_param::<OrNull<sql_types::Double>, _>(v),
+            SqlValue::Text(v) => out.push_bind_param::<OrNull<sql_types::Text>, _>(v),
+            SqlValue::Boolean(v) => out.push_bind_param::<OrNull<sql_types::Bool>, _>(v),
+            SqlValue::Timestamp(_) | SqlValue::Json(_) => {
+                out.push_bind_param::<OrNull<sql_types::Text>, _>(value)
+            }
+            SqlValue::Bytes(v) => out.push_bind_param::<OrNull<sql_types::Binary>, _>(v),
+        }
+    }
+
+    /// JSON is text in the connection's utf8mb4; a time is text in the session's time zone, which is UTC.
+    impl ToSql<OrNull<sql_types::Text>, Mysql> for SqlValue {
+        fn to_sql<'b>(&'b self, out: &mut Output<'b, '_, Mysql>) -> diesel::serialize::Result {
+            match self {
+                Self::Json(Some(JsonText(text))) => out.write_all(text.as_bytes())?,
+                Self::Timestamp(Some(time)) => write!(out, "{}", time.format("%F %T%.6f"))?,
+                _ => return Ok(IsNull::Yes),
+            }
+            Ok(IsNull::No)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Database URLs: the scheme selects the backend.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use secrecy::{ExposeSecret, SecretString};
@@ -14,6 +15,9 @@ pub enum Backend {
     /// PostgreSQL.
     #[cfg(feature = "postgres")]
     Postgres,
+    /// MySQL or MariaDB.
+    #[cfg(feature = "mysql")]
+    Mysql,
 }
 
 /// Where the database is. `Display` and `Debug` show no password.
@@ -29,8 +33,8 @@ pub struct DatabaseUrl {
 pub enum DatabaseUrlError {
     /// The scheme is none of a backend's.
     #[error(
-        "the scheme {0:?} is not known; write postgres://USER@HOST:5432/DATABASE or \
-         sqlite://PATH/FILE.db"
+        "the scheme {0:?} is not known; write postgres://USER@HOST:5432/DATABASE, \
+         mysql://USER@HOST:3306/DATABASE or sqlite://PATH/FILE.db"
     )]
     UnknownScheme(String),
     /// The backend exists, but not in this build.
@@ -48,13 +52,18 @@ impl DatabaseUrl {
     }
 
     /// What the client library is given: the file's path for SQLite, or else the whole URL.
-    pub(super) fn connection_string(&self) -> &str {
+    pub(super) fn connection_string(&self) -> Cow<'_, str> {
         let url = self.secret.expose_secret();
         match self.backend {
             #[cfg(feature = "sqlite")]
-            Backend::Sqlite => sqlite_path(url),
+            Backend::Sqlite => sqlite_path(url).into(),
             #[cfg(feature = "postgres")]
-            Backend::Postgres => url,
+            Backend::Postgres => url.into(),
+            #[cfg(feature = "mysql")]
+            Backend::Mysql => match url.strip_prefix("mariadb:") {
+                Some(rest) => format!("mysql:{rest}").into(),
+                None => url.into(),
+            },
         }
     }
 }
@@ -85,6 +94,10 @@ impl TryFrom<String> for DatabaseUrl {
             "postgres" | "postgresql" => Backend::Postgres,
             #[cfg(not(feature = "postgres"))]
             "postgres" | "postgresql" => return Err(DatabaseUrlError::NotBuilt("postgres")),
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => Backend::Mysql,
+            #[cfg(not(feature = "mysql"))]
+            "mysql" | "mariadb" => return Err(DatabaseUrlError::NotBuilt("mysql")),
             other => return Err(DatabaseUrlError::UnknownScheme(other.to_owned())),
         };
         Ok(Self { backend, secret: url.into() })
@@ -107,12 +120,14 @@ impl fmt::Display for DatabaseUrl {
             Backend::Sqlite => f.write_str(url),
             #[cfg(feature = "postgres")]
             Backend::Postgres => f.write_str(&without_password(url)),
+            #[cfg(feature = "mysql")]
+            Backend::Mysql => f.write_str(&without_password(url)),
         }
     }
 }
 
 /// Parameters may hold a password, too, so they are left out.
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 fn without_password(url: &str) -> String {
     let parsed = url::Url::parse(url).ok().filter(|parsed| !parsed.cannot_be_a_base());
     let shown = parsed.and_then(|mut parsed| {
@@ -122,7 +137,7 @@ fn without_password(url: &str) -> String {
         parsed.set_query(None);
         Some(parsed.to_string())
     });
-    shown.unwrap_or_else(|| "postgres://…".to_owned())
+    shown.unwrap_or_else(|| format!("{}://…", scheme(url)))
 }
 
 impl fmt::Debug for DatabaseUrl {
@@ -145,7 +160,7 @@ mod tests {
             ("sqlite:app.db", "app.db"),
         ] {
             let parsed = parse(url).unwrap();
-            assert_eq!((parsed.backend(), parsed.connection_string()), (Backend::Sqlite, path));
+            assert_eq!((parsed.backend(), &*parsed.connection_string()), (Backend::Sqlite, path));
         }
         assert_eq!(parse("postgres://u@h/d").unwrap().backend(), Backend::Postgres);
         assert_eq!(parse("sqlite://").unwrap_err(), DatabaseUrlError::NoFile);
@@ -154,6 +169,14 @@ mod tests {
             let error = parse(url).unwrap_err();
             assert!(matches!(error, DatabaseUrlError::UnknownScheme(_)), "{url}");
         }
+    }
+
+    #[test]
+    #[cfg(feature = "mysql")]
+    fn mariadb_is_another_word_for_mysql() {
+        let parsed: DatabaseUrl = "mariadb://u:p@h/d".parse().unwrap();
+        assert_eq!(parsed.connection_string(), "mysql://u:p@h/d");
+        assert_eq!(parsed.to_string(), "mariadb://u@h/d");
     }
 
     #[test]

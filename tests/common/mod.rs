@@ -1,7 +1,7 @@
 //! What the tests share: real databases, the real emulator, real processes.
 #![allow(dead_code, unused_imports)]
 
-mod postgres;
+mod server;
 
 use std::future::Future;
 use std::io::{BufRead, BufReader};
@@ -19,7 +19,7 @@ use hapax::config::Config;
 use hapax::emulator::{Emulator, EmulatorOptions};
 use hapax::pipeline::{Observation, Observer};
 use hapax::store::{Store, StoreOptions};
-pub use postgres::PrivatePostgres;
+pub use server::{PrivateServer, as_user};
 
 /// Longest wait for anything that a test waits for.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -28,6 +28,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 pub enum Kind {
     Sqlite,
     Postgres,
+    Mysql,
 }
 
 /// An empty database of a test's own; it is gone afterwards.
@@ -51,14 +52,18 @@ impl Database {
                 execute(&store_at(&postgres_url()), &format!("CREATE DATABASE {name}"));
                 format!("{}/{name}", server_of(&postgres_url()))
             }
+            Kind::Mysql => {
+                execute(&store_at(&mysql_url()), &format!("CREATE DATABASE {name}"));
+                format!("{}/{name}", server_of(&mysql_url()))
+            }
         };
         Self { kind, url, folder, name: Some(name) }
     }
 
     /// The only database of a server of its own.
-    pub fn on(server: &PrivatePostgres) -> Self {
+    pub fn on(server: &PrivateServer) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self { kind: Kind::Postgres, url: server.url(), folder, name: None }
+        Self { kind: server.kind(), url: server.url(), folder, name: None }
     }
 
     pub fn store(&self) -> Store {
@@ -85,7 +90,11 @@ impl Database {
             #[diesel(sql_type = BigInt)]
             value: i64,
         }
-        let sql = format!("SELECT CAST(({sql}) AS BIGINT) AS value");
+        let integer = match self.kind {
+            Kind::Mysql => "SIGNED",
+            Kind::Sqlite | Kind::Postgres => "BIGINT",
+        };
+        let sql = format!("SELECT CAST(({sql}) AS {integer}) AS value");
         let query = |connection: &mut hapax::DbConnection| {
             diesel::sql_query(&sql).get_result::<Row>(connection).unwrap().value
         };
@@ -98,7 +107,11 @@ impl Database {
             #[diesel(sql_type = Text)]
             value: String,
         }
-        let sql = format!("SELECT CAST(value AS TEXT) AS value FROM ({sql}) AS rows");
+        let text = match self.kind {
+            Kind::Mysql => "CHAR",
+            Kind::Sqlite | Kind::Postgres => "TEXT",
+        };
+        let sql = format!("SELECT CAST(value AS {text}) AS value FROM ({sql}) AS found");
         let query = |connection: &mut hapax::DbConnection| {
             diesel::sql_query(&sql).load::<Row>(connection).unwrap()
         };
@@ -121,29 +134,49 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        if let (Kind::Postgres, Some(name)) = (self.kind, &self.name) {
-            let sql = format!("DROP DATABASE {name} WITH (FORCE)");
-            execute(&store_at(&postgres_url()), &sql);
+        let Some(name) = &self.name else { return };
+        match self.kind {
+            Kind::Sqlite => {}
+            Kind::Postgres => {
+                let sql = format!("DROP DATABASE {name} WITH (FORCE)");
+                execute(&store_at(&postgres_url()), &sql);
+            }
+            Kind::Mysql => execute(&store_at(&mysql_url()), &format!("DROP DATABASE {name}")),
         }
     }
 }
 
 fn postgres_url() -> String {
-    std::env::var("TEST_POSTGRES_URL")
-        .expect("TEST_POSTGRES_URL is not set: run the tests with tests/run, which starts a server")
+    from_environment("TEST_POSTGRES_URL")
+}
+
+fn mysql_url() -> String {
+    from_environment("TEST_MYSQL_URL")
+}
+
+/// A variable that tests/run sets.
+pub fn from_environment(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!("{name} is not set: run the tests with tests/run, which starts the servers")
+    })
 }
 
 fn server_of(url: &str) -> &str {
     url.rsplit_once('/').unwrap().0
 }
 
-fn store_at(url: &str) -> Store {
-    Store::new(StoreOptions {
+pub fn store_at(url: &str) -> Store {
+    Store::new(store_options(url))
+}
+
+pub fn store_options(url: &str) -> StoreOptions {
+    StoreOptions {
         url: url.parse().unwrap(),
         pool_size: 4,
         connect_timeout: Duration::from_secs(10),
         statement_timeout: Duration::from_secs(60),
-    })
+        prepared_statements: true,
+    }
 }
 
 fn execute(store: &Store, sql: &str) {
@@ -161,6 +194,9 @@ macro_rules! on_each_database {
         }
         mod postgres {
             $(#[test] fn $name() { $crate::common::block_on(super::$name($crate::common::Kind::Postgres)) })*
+        }
+        mod mysql {
+            $(#[test] fn $name() { $crate::common::block_on(super::$name($crate::common::Kind::Mysql)) })*
         }
     };
 }

@@ -19,11 +19,35 @@ const TRANSACTION_CONTROL: &[&str] = &[
     "DETACH",
     "VACUUM",
 ];
+/// What commits the transaction on MySQL ("Statements That Cause an Implicit Commit" in its manual).
+#[cfg(feature = "mysql")]
+const MYSQL_COMMITS: &[&str] = &[
+    "ALTER",
+    "ANALYZE",
+    "CACHE",
+    "CHECK",
+    "CREATE",
+    "DROP",
+    "FLUSH",
+    "GRANT",
+    "INSTALL",
+    "LOCK",
+    "OPTIMIZE",
+    "RENAME",
+    "REPAIR",
+    "RESET",
+    "REVOKE",
+    "TRUNCATE",
+    "UNINSTALL",
+    "UNLOCK",
+    "XA",
+];
 const CHANGING: &[&str] = &["INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE"];
 const VERBS: &[&str] = &["SELECT", "VALUES", "CALL", "DO"];
 
 pub fn parse(sql: &str, backend: Backend) -> Result<Statement, StatementError> {
-    let mut lexer = Lexer { rest: sql.trim(), backend, text: String::new(), pieces: Vec::new() };
+    let rules = rules(backend);
+    let mut lexer = Lexer { rest: sql.trim(), rules, text: String::new(), pieces: Vec::new() };
     let (mut first_word, mut verb): (Option<String>, Option<String>) = (None, None);
     let mut depth = 0_i32;
     while let Some(token) = lexer.next()? {
@@ -43,13 +67,81 @@ pub fn parse(sql: &str, backend: Backend) -> Result<Statement, StatementError> {
         }
     }
     let first_word = first_word.ok_or(StatementError::Empty)?;
-    if TRANSACTION_CONTROL.contains(&first_word.as_str()) {
+    if ends_transaction(&first_word, backend) {
         return Err(StatementError::TransactionControl(first_word));
     }
     let is_one_of = |verbs: &[&str]| verb.as_deref().is_some_and(|verb| verbs.contains(&verb));
     let changes_rows = is_one_of(CHANGING);
     let can_be_planned = changes_rows || is_one_of(&["SELECT", "VALUES"]);
     Ok(Statement { pieces: lexer.finish(), changes_rows, can_be_planned })
+}
+
+fn ends_transaction(first_word: &str, backend: Backend) -> bool {
+    let commits = match backend {
+        #[cfg(feature = "sqlite")]
+        Backend::Sqlite => false,
+        #[cfg(feature = "postgres")]
+        Backend::Postgres => false,
+        #[cfg(feature = "mysql")]
+        Backend::Mysql => MYSQL_COMMITS.contains(&first_word),
+    };
+    commits || TRANSACTION_CONTROL.contains(&first_word)
+}
+
+/// Where the backends' lexical rules differ.
+struct Rules {
+    /// `$$…$$`, and `$1` for a positional parameter.
+    dollar_quotes: bool,
+    /// Backslashes escape in every string, or only in `E'…'`.
+    backslash_escapes: bool,
+    escape_strings: bool,
+    nested_comments: bool,
+    /// A comment from `#` to the end of the line; `--` needs a space then.
+    hash_comments: bool,
+    /// `` `name` ``
+    backticks: bool,
+    /// `[name]`
+    brackets: bool,
+    /// `?` is a positional parameter. On PostgreSQL it is an operator of jsonb.
+    question_marks: bool,
+}
+
+fn rules(backend: Backend) -> Rules {
+    match backend {
+        #[cfg(feature = "sqlite")]
+        Backend::Sqlite => Rules {
+            dollar_quotes: false,
+            backslash_escapes: false,
+            escape_strings: false,
+            nested_comments: false,
+            hash_comments: false,
+            backticks: true,
+            brackets: true,
+            question_marks: true,
+        },
+        #[cfg(feature = "postgres")]
+        Backend::Postgres => Rules {
+            dollar_quotes: true,
+            backslash_escapes: false,
+            escape_strings: true,
+            nested_comments: true,
+            hash_comments: false,
+            backticks: false,
+            brackets: false,
+            question_marks: false,
+        },
+        #[cfg(feature = "mysql")]
+        Backend::Mysql => Rules {
+            dollar_quotes: false,
+            backslash_escapes: true,
+            escape_strings: false,
+            nested_comments: false,
+            hash_comments: true,
+            backticks: true,
+            brackets: false,
+            question_marks: true,
+        },
+    }
 }
 
 enum Token {
@@ -63,7 +155,7 @@ enum Token {
 
 struct Lexer<'a> {
     rest: &'a str,
-    backend: Backend,
+    rules: Rules,
     text: String,
     pieces: Vec<Piece>,
 }
@@ -72,14 +164,15 @@ impl Lexer<'_> {
     fn next(&mut self) -> Result<Option<Token>, StatementError> {
         let Some(first) = self.rest.chars().next() else { return Ok(None) };
         let token = match first {
-            '\'' => self.quoted('\'', "a string")?,
-            '"' => self.quoted('"', "a quoted name")?,
-            '`' if self.has_backticks() => self.quoted('`', "a quoted name")?,
-            '[' if self.has_brackets() => self.up_to(']', "a quoted name")?,
-            '-' if self.rest.starts_with("--") => self.line_comment(),
+            '\'' | '"' if self.rules.backslash_escapes => self.escaped_string(first)?,
+            '\'' => self.up_to('\'', "a string")?,
+            '"' => self.up_to('"', "a quoted name")?,
+            '`' if self.rules.backticks => self.up_to('`', "a quoted name")?,
+            '[' if self.rules.brackets => self.up_to(']', "a quoted name")?,
+            '-' | '#' if self.is_at_line_comment() => self.line_comment(),
             '/' if self.rest.starts_with("/*") => self.block_comment()?,
-            '$' if self.has_dollar_quotes() => self.dollar()?,
-            '?' if self.has_question_marks() => {
+            '$' if self.rules.dollar_quotes => self.dollar()?,
+            '?' if self.rules.question_marks => {
                 return Err(StatementError::Positional(self.take_while(|c| c == '?').into()));
             }
             ':' => self.colon(),
@@ -116,30 +209,26 @@ impl Lexer<'_> {
     }
 
     /// A doubled quote inside is two runs next to each other, which comes to the same.
-    fn quoted(&mut self, quote: char, what: &'static str) -> Result<Token, StatementError> {
-        self.up_to(quote, what)
-    }
-
     fn up_to(&mut self, end: char, what: &'static str) -> Result<Token, StatementError> {
         let length = self.rest[1..].find(end).ok_or(StatementError::Unclosed(what))?;
         Ok(self.copy(1 + length + end.len_utf8(), Token::Other))
     }
 
-    /// PostgreSQL's E'…' knows backslash escapes.
     fn word(&mut self) -> Result<Token, StatementError> {
         let word = self.take_while(is_word_part).to_owned();
         let token = self.copy(word.len(), Token::Word(word.clone()));
-        let escapes = self.has_dollar_quotes() && word.eq_ignore_ascii_case("e");
+        let escapes = self.rules.escape_strings && word.eq_ignore_ascii_case("e");
         match escapes && self.rest.starts_with('\'') {
-            true => self.escaped_string(),
+            true => self.escaped_string('\''),
             false => Ok(token),
         }
     }
 
-    fn escaped_string(&mut self) -> Result<Token, StatementError> {
+    /// A string in which a backslash takes the next character's meaning away.
+    fn escaped_string(&mut self, quote: char) -> Result<Token, StatementError> {
         let mut skip = true;
         let end = self.rest.char_indices().find(|(_, c)| {
-            let is_end = !skip && *c == '\'';
+            let is_end = !skip && *c == quote;
             skip = !skip && *c == '\\';
             is_end
         });
@@ -147,14 +236,21 @@ impl Lexer<'_> {
         Ok(self.copy(end + 1, Token::Other))
     }
 
+    fn is_at_line_comment(&self) -> bool {
+        let needs_space = self.rules.hash_comments;
+        match self.rest.strip_prefix("--") {
+            Some(after) => !needs_space || after.chars().next().is_none_or(char::is_whitespace),
+            None => self.rules.hash_comments && self.rest.starts_with('#'),
+        }
+    }
+
     fn line_comment(&mut self) -> Token {
         let length = self.take_while(|c| c != '\n').len();
         self.copy(length, Token::Other)
     }
 
-    /// PostgreSQL's comments nest.
     fn block_comment(&mut self) -> Result<Token, StatementError> {
-        let nests = self.has_dollar_quotes();
+        let nests = self.rules.nested_comments;
         let (mut depth, mut at) = (0, 0);
         loop {
             let rest = &self.rest[at..];
@@ -212,7 +308,7 @@ impl Lexer<'_> {
         let kept = (self.text.len(), self.pieces.len());
         loop {
             self.rest = self.rest.trim_start();
-            if self.rest.starts_with("--") {
+            if self.is_at_line_comment() {
                 self.line_comment();
             } else if self.rest.starts_with("/*") {
                 self.block_comment()?;
@@ -228,33 +324,6 @@ impl Lexer<'_> {
             false => Err(StatementError::SeveralStatements),
         }
     }
-
-    fn has_dollar_quotes(&self) -> bool {
-        match self.backend {
-            #[cfg(feature = "sqlite")]
-            Backend::Sqlite => false,
-            #[cfg(feature = "postgres")]
-            Backend::Postgres => true,
-        }
-    }
-
-    /// On PostgreSQL `?` is an operator of jsonb.
-    fn has_question_marks(&self) -> bool {
-        !self.has_dollar_quotes()
-    }
-
-    fn has_backticks(&self) -> bool {
-        !self.has_dollar_quotes()
-    }
-
-    fn has_brackets(&self) -> bool {
-        match self.backend {
-            #[cfg(feature = "sqlite")]
-            Backend::Sqlite => true,
-            #[cfg(feature = "postgres")]
-            Backend::Postgres => false,
-        }
-    }
 }
 
 fn is_word_start(c: char) -> bool {
@@ -266,11 +335,11 @@ fn is_word_part(c: char) -> bool {
 }
 
 #[cfg(test)]
-#[cfg(all(feature = "sqlite", feature = "postgres"))]
+#[cfg(all(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod tests {
     use super::*;
 
-    const BOTH: [Backend; 2] = [Backend::Sqlite, Backend::Postgres];
+    const ALL: [Backend; 3] = [Backend::Sqlite, Backend::Postgres, Backend::Mysql];
 
     fn parameters(sql: &str, backend: Backend) -> Vec<String> {
         let statement = parse(sql, backend).unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -288,7 +357,7 @@ mod tests {
             ("SELECT 1 -- the end", vec![]),
             ("SELECT 'a;b', :x ; -- done;\n /* ; */ ;", vec!["x"]),
         ] {
-            for backend in BOTH {
+            for backend in ALL {
                 assert_eq!(parameters(sql, backend), expected, "{sql} on {backend:?}");
             }
         }
@@ -301,12 +370,18 @@ mod tests {
         let sqlite = |sql| parameters(sql, Backend::Sqlite);
         assert_eq!(sqlite("SELECT `:no`, [:no], :yes"), ["yes"]);
         assert_eq!(sqlite("SELECT /* a /* b */ :yes"), ["yes"]);
+        assert_eq!(sqlite(r"SELECT '\', :yes"), ["yes"]);
+        let mysql = |sql| parameters(sql, Backend::Mysql);
+        assert_eq!(mysql(r#"SELECT '\' :no', "\" :no", `:no`, :yes"#), ["yes"]);
+        assert_eq!(mysql("SELECT 5--:yes # :no ' \n , :too"), ["too", "yes"]);
+        assert_eq!(mysql("SELECT @a := :yes -- :no"), ["yes"]);
+        assert_eq!(mysql("SELECT :yes; # the end"), ["yes"]);
     }
 
     #[test]
     fn statements_that_cannot_be_run_as_meant_are_refused() {
         let error = |sql, backend| parse(sql, backend).unwrap_err();
-        for backend in BOTH {
+        for backend in ALL {
             for empty in ["", "  ", ";", "-- nothing", "/* nothing */"] {
                 assert_eq!(error(empty, backend), StatementError::Empty, "{empty:?}");
             }
@@ -320,6 +395,10 @@ mod tests {
                 let error = error(control, backend);
                 assert!(matches!(error, StatementError::TransactionControl(_)), "{control}");
             }
+        }
+        for commits in ["CREATE TABLE a (b INT)", "truncate a", "DROP TABLE a"] {
+            let error = error(commits, Backend::Mysql);
+            assert!(matches!(error, StatementError::TransactionControl(_)), "{commits}");
         }
         assert!(matches!(error("SELECT $1", Backend::Postgres), StatementError::Positional(_)));
         assert!(matches!(error("SELECT ?", Backend::Sqlite), StatementError::Positional(_)));
@@ -335,7 +414,7 @@ mod tests {
             ("SELECT 'UPDATE'", false),
             ("SELECT * FROM a FOR UPDATE", false),
         ] {
-            for backend in BOTH {
+            for backend in ALL {
                 assert_eq!(parse(sql, backend).unwrap().changes_rows(), expected, "{sql}");
             }
         }

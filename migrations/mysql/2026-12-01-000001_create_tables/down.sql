@@ -1,0 +1,2 @@
+DROP TABLE held_message;
+DROP TABLE processed_event;
