@@ -17,7 +17,7 @@ use crate::pipeline::{
     ActorStatus, Board, BudgetUse, Health, Observer, Pipeline, PipelineOptions, QueueOptions,
     Supervision,
 };
-use crate::store::{Store, StoreError, StoreOptions, migrate};
+use crate::store::{DbConnection, Store, StoreError, StoreOptions, migrate};
 
 /// The service could not be assembled or started.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +142,7 @@ impl Service {
         let credentials = credentials(&config).await?;
         let store = Store::new(store_options(&config));
         prepare(&store, config.database.migrate_at_start).await?;
+        warn_of_connection_limit(&store, config.database.pool_size).await?;
         if registry.len() >= store.concurrency() && store.concurrency() > 1 {
             tracing::warn!(
                 event_types = registry.len(),
@@ -326,6 +327,23 @@ fn queue_options(
         max_in_flight_messages: queue.max_in_flight_messages,
         max_in_flight_bytes: queue.max_in_flight_bytes,
     })
+}
+
+/// A pool that is larger than what the server grants works, with errors whenever it wants more. Other
+/// clients share the limit, so a pool below it may be too large, too.
+async fn warn_of_connection_limit(store: &Store, pool_size: u32) -> Result<(), ServiceError> {
+    let limit = store.run(DbConnection::server_connection_limit).await?;
+    match limit {
+        Ok(Some(limit)) if i64::from(pool_size) > limit => tracing::warn!(
+            pool_size,
+            limit,
+            "the server grants fewer connections than database.pool_size; lower it, or raise the \
+             server's limit"
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::debug!(%error, "the server's connection limit is not known"),
+    }
+    Ok(())
 }
 
 /// Bad connection data shows at the start, not at the first message.

@@ -7,7 +7,7 @@ use crate::cmq::{CmqError, CredentialProvider, ErrorClass};
 use crate::config::{Config, Problem, QueueConfig};
 use crate::handler::{DeclaredApplier, DeclaredApplierError};
 use crate::service::{client, credentials, store_options};
-use crate::store::{Store, pending_migrations};
+use crate::store::{DbConnection, Store, pending_migrations};
 
 pub fn check(file: &Path) -> Result<(), Failure> {
     let config = load(file)?;
@@ -15,6 +15,7 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     let mut problems = Vec::new();
     let store = Store::new(store_options(&config));
     if check_database(&config, &store, &mut problems) {
+        check_pool_size(&config, &store, &mut problems);
         check_appliers(&config, &store, &mut problems);
     }
     check_queues(&config, &mut problems);
@@ -58,11 +59,27 @@ fn check_database(config: &Config, store: &Store, problems: &mut Vec<Problem>) -
     true
 }
 
+fn check_pool_size(config: &Config, store: &Store, problems: &mut Vec<Problem>) {
+    let pool_size = config.database.pool_size;
+    let limit = store.run_here(DbConnection::server_connection_limit);
+    if let Ok(Ok(Some(limit))) = limit
+        && i64::from(pool_size) > limit
+    {
+        let reason = format!(
+            "it is {pool_size}, and the server grants this user {limit} connections; lower it, or \
+             raise the server's limit"
+        );
+        problems.push(Problem { key: "database.pool_size".to_owned(), reason });
+    }
+}
+
 fn check_appliers(config: &Config, store: &Store, problems: &mut Vec<Problem>) {
     for (index, spec) in config.appliers.iter().enumerate() {
         let applier = DeclaredApplier::new(spec.clone(), store.backend())
             .expect("a loaded configuration has valid appliers");
-        let errors = store.run_here(|connection| applier.check(connection)).unwrap_or_default();
+        let limit = store.statement_timeout();
+        let check = |connection: &mut DbConnection| applier.check(connection, limit);
+        let errors = store.run_here(check).unwrap_or_default();
         for DeclaredApplierError { key, reason } in errors {
             problems.push(Problem { key: format!("applier[{index}].{key}"), reason });
         }

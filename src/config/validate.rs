@@ -83,7 +83,7 @@ impl Config {
         for (index, applier) in self.appliers.iter().enumerate() {
             let key = format!("applier[{index}]");
             if !types.insert(&applier.event_type) {
-                let reason = RegistryError(applier.event_type.clone()).to_string();
+                let reason = RegistryError::Twice(applier.event_type.clone()).to_string();
                 problems.add(format!("{key}.event_type"), reason);
             }
             let backend = self.database.url.backend();

@@ -53,6 +53,17 @@ impl Payload {
         serde_json::from_str(&self.0)
     }
 
+    /// The text of the string, number or boolean at `pointer`; nothing where there is none.
+    pub fn scalar(&self, pointer: &Pointer) -> Option<String> {
+        let json = self.json();
+        let found = pointer.find(&json)?;
+        match found.node {
+            json::Node::String(_) => found.as_str().map(str::to_owned),
+            json::Node::Number(_) | json::Node::Bool(_) => Some(found.text.to_owned()),
+            json::Node::Null | json::Node::Array(_) | json::Node::Object(_) => None,
+        }
+    }
+
     /// The payload as a tree.
     pub fn json(&self) -> json::Json<'_> {
         json::parse(&self.0).expect("the payload was parsed before")

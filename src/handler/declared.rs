@@ -1,13 +1,17 @@
 //! Appliers declared in the configuration: parameters from the payload, statements in SQL.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::parameter::{ParameterSpec, null};
 use super::registry::{ErasedApplier, Policy};
 use super::{ApplyError, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_BATCH_EVENTS, EventContext, Outcome};
-use crate::store::{Backend, DbConnection, SqlType, SqlValue, Statement, StatementError};
+use crate::event::Pointer;
+use crate::store::{
+    Backend, DbConnection, SqlType, SqlValue, Statement, StatementError, in_transaction,
+};
 
 /// Parameters that each statement has without declaring them.
 const CONTEXT_PARAMETERS: &[(&str, SqlType)] = &[
@@ -35,6 +39,8 @@ pub struct DeclaredApplierSpec {
     pub max_batch_events: Option<usize>,
     /// Tries before an event is held.
     pub max_attempts: Option<u32>,
+    /// Where in the payload it says whose event it is.
+    pub partition_key: Option<Pointer>,
 }
 
 /// An `[[applier.statement]]` of the configuration.
@@ -110,19 +116,25 @@ impl DeclaredApplier {
             shards: spec.shards,
             max_batch_events: spec.max_batch_events.unwrap_or(DEFAULT_MAX_BATCH_EVENTS),
             max_attempts: spec.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS),
+            partition_key: spec.partition_key,
         };
         Ok(Self { parameters: spec.parameters, statements, policy })
     }
 
-    /// Lets the database plan each statement; returns what it says against which.
-    pub fn check(&self, connection: &mut DbConnection) -> Vec<DeclaredApplierError> {
+    /// Lets the database plan each statement, for `limit` at most; returns what it says against which.
+    pub fn check(
+        &self,
+        connection: &mut DbConnection,
+        limit: Duration,
+    ) -> Vec<DeclaredApplierError> {
         let context = CONTEXT_PARAMETERS.iter().copied();
         let declared = self.parameters.iter().map(|(name, spec)| (name.as_str(), spec.sql_type));
         let values: HashMap<&str, SqlValue> =
             context.chain(declared).map(|(name, sql_type)| (name, null(sql_type))).collect();
         let mut errors = Vec::new();
         for (index, ExpectingStatement { statement, .. }) in self.statements.iter().enumerate() {
-            if let Err(error) = statement.explain(connection, |name| &values[name]) {
+            let explain = |tx: &mut _| statement.explain(tx, |name| &values[name]);
+            if let Err(error) = in_transaction(connection, limit, explain) {
                 let (key, reason) = (format!("statement[{index}].sql"), error.to_string());
                 errors.push(DeclaredApplierError { key, reason });
             }
@@ -174,7 +186,7 @@ fn parse(
 
 impl ErasedApplier for DeclaredApplier {
     fn policy(&self) -> Policy {
-        self.policy
+        self.policy.clone()
     }
 
     fn apply(

@@ -37,10 +37,17 @@ pub trait Applier: Send + Sync + 'static {
     /// database error that may be its own fault; then it is held.
     const MAX_ATTEMPTS: u32 = DEFAULT_MAX_ATTEMPTS;
 
+    /// Where in the payload it says whose event it is (an account, an order), as a JSON Pointer. In one
+    /// process, events with the same partition key are applied one after the other, by one shard;
+    /// and every process applies a transaction's events in the keys' order. So transactions that change
+    /// one row a key neither wait for each other within a process nor deadlock with another's.
+    const PARTITION_KEY: Option<&'static str> = None;
+
     /// The payload. An event whose payload does not fit this type is rejected.
     type Payload: DeserializeOwned;
 
-    /// Applies one event.
+    /// Applies one event. Return every database error: a transaction that went on after one may have
+    /// ended on the server, and is then not committed.
     ///
     /// # Errors
     /// An error rolls the event back. See [`ApplyError`] for what follows.

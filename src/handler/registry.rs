@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Applier, ApplyError, EventContext, Outcome};
+use crate::event::{Pointer, PointerError};
 use crate::store::DbConnection;
 
 /// How events of one type are worked on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Transactions at the same time; `None` lets the service choose.
     pub shards: Option<usize>,
@@ -15,6 +16,8 @@ pub struct Policy {
     pub max_batch_events: usize,
     /// Tries before an event is held.
     pub max_attempts: u32,
+    /// Where in the payload it says whose event it is.
+    pub partition_key: Option<Pointer>,
 }
 
 /// An applier of any kind.
@@ -30,7 +33,10 @@ pub trait ErasedApplier: Send + Sync {
     -> Result<Outcome, ApplyError>;
 }
 
-struct Typed<A>(A);
+struct Typed<A> {
+    applier: A,
+    partition_key: Option<Pointer>,
+}
 
 impl<A: Applier> ErasedApplier for Typed<A> {
     fn policy(&self) -> Policy {
@@ -38,6 +44,7 @@ impl<A: Applier> ErasedApplier for Typed<A> {
             shards: A::SHARDS,
             max_batch_events: A::MAX_BATCH_EVENTS.max(1),
             max_attempts: A::MAX_ATTEMPTS.max(1),
+            partition_key: self.partition_key.clone(),
         }
     }
 
@@ -47,7 +54,7 @@ impl<A: Applier> ErasedApplier for Typed<A> {
         event: &EventContext<'_>,
     ) -> Result<Outcome, ApplyError> {
         match event.payload.parse() {
-            Ok(payload) => self.0.apply(tx, event, payload),
+            Ok(payload) => self.applier.apply(tx, event, payload),
             Err(error) => Ok(Outcome::Rejected(format!(
                 "the payload does not fit what the applier expects: {error}"
             ))),
@@ -55,10 +62,16 @@ impl<A: Applier> ErasedApplier for Typed<A> {
     }
 }
 
-/// Two appliers for one event type.
+/// An applier that cannot be registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there are two appliers for the event type {0:?}; keep one of them")]
-pub struct RegistryError(pub String);
+pub enum RegistryError {
+    /// Two appliers for one event type.
+    #[error("there are two appliers for the event type {0:?}; keep one of them")]
+    Twice(String),
+    /// `PARTITION_KEY` is no place in a payload.
+    #[error("PARTITION_KEY of the applier for the event type {0:?}: {1}")]
+    PartitionKey(String, PointerError),
+}
 
 /// The appliers of a service.
 #[derive(Default, Clone)]
@@ -68,9 +81,11 @@ impl Registry {
     /// Adds an applier written in Rust.
     ///
     /// # Errors
-    /// The event type has an applier already.
+    /// The event type has an applier already, or the partition key is no JSON Pointer.
     pub fn register<A: Applier>(&mut self, applier: A) -> Result<(), RegistryError> {
-        self.insert(A::EVENT_TYPE, Arc::new(Typed(applier)))
+        let refuse = |error| RegistryError::PartitionKey(A::EVENT_TYPE.to_owned(), error);
+        let partition_key = A::PARTITION_KEY.map(str::parse).transpose().map_err(refuse)?;
+        self.insert(A::EVENT_TYPE, Arc::new(Typed { applier, partition_key }))
     }
 
     /// Adds an applier of any kind.
@@ -83,7 +98,7 @@ impl Registry {
         applier: Arc<dyn ErasedApplier>,
     ) -> Result<(), RegistryError> {
         if self.0.contains_key(event_type) {
-            return Err(RegistryError(event_type.to_owned()));
+            return Err(RegistryError::Twice(event_type.to_owned()));
         }
         self.0.insert(event_type.to_owned(), applier);
         Ok(())

@@ -60,6 +60,8 @@ impl Delivery {
 pub struct Work {
     /// The event.
     pub event: Event,
+    /// Whose event it is, where its event type declares that.
+    pub partition_key: Option<String>,
     /// What brought it.
     pub delivery: Delivery,
     /// Failed tries so far.

@@ -11,7 +11,7 @@ use super::delivery::{Delivery, Hold, HoldReason, Work};
 use super::link::Link;
 use super::observer::Observation;
 use super::quarantine::Quarantine;
-use crate::event::{Event, Malformed, decode_body};
+use crate::event::{Event, Malformed, Pointer, decode_body};
 
 /// The messages of one poll. The answer is how many of them were kept.
 #[derive(Message)]
@@ -25,6 +25,8 @@ pub struct Route {
     pub share: usize,
     /// One Applier a shard.
     pub shards: Vec<Link<Applier>>,
+    /// Where in the payload it says whose event it is.
+    pub partition_key: Option<Pointer>,
 }
 
 /// The actor, one a queue.
@@ -70,8 +72,12 @@ impl Router {
             });
             return false;
         };
-        let shard = stable_hash(&event.id) % route.shards.len() as u64;
-        route.shards[shard as usize].send(Work { event, delivery, failures: 0, share });
+        let place = route.partition_key.as_ref();
+        let partition_key = place.and_then(|pointer| event.payload.scalar(pointer));
+        let key = partition_key.as_deref().unwrap_or(&event.id);
+        let shard = stable_hash(key) % route.shards.len() as u64;
+        let work = Work { event, partition_key, delivery, failures: 0, share };
+        route.shards[shard as usize].send(work);
         true
     }
 }
@@ -81,8 +87,8 @@ fn open(delivery: &Delivery) -> Result<Event, Malformed> {
     delivery.queue.envelope.open(&text)
 }
 
-/// FNV-1a, 64 bits: the same in every process and version, so that copies of an event meet in one
-/// shard.
+/// FNV-1a, 64 bits: the same in every process and version, so that copies of an event, or events of
+/// one partition key, meet in one shard.
 fn stable_hash(key: &str) -> u64 {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;

@@ -185,7 +185,8 @@ impl Starting {
                 health: self.health.clone(),
             });
             let shards = (0..count).map(|shard| self.shard(&group, shard)).collect();
-            routes.insert(event_type.to_owned(), Route { share, shards });
+            let partition_key = group.policy.partition_key.clone();
+            routes.insert(event_type.to_owned(), Route { share, shards, partition_key });
         }
         routes
     }

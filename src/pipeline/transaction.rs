@@ -122,7 +122,9 @@ fn claim_and_apply(
     group: &Group,
     batch: &[&Work],
 ) -> Result<Vec<Verdict>, Failure> {
-    let firsts = first_of_each_id(batch);
+    let mut firsts = first_of_each_id(batch);
+    // Every process locks rows in the same order, so that none waits for another in a circle.
+    firsts.sort_by(|one, other| one.partition_key.cmp(&other.partition_key));
     let claims: Vec<NewClaim<'_>> = firsts.iter().map(|work| new_claim(work)).collect();
     let answers = claim(tx, &group.consumer, &claims)?;
     let mut applied: HashMap<&str, Option<Vec<u8>>> = HashMap::with_capacity(firsts.len());

@@ -35,6 +35,12 @@ pub enum Claim {
     Vanished,
 }
 
+/// Ids that are claimed now, and digests of those that were before.
+struct Found {
+    fresh: HashSet<String>,
+    known: HashMap<String, Vec<u8>>,
+}
+
 /// The digests of the applied ones among some ids, by id; a macro over the backends' connections.
 macro_rules! digests {
     ($connection:expr, $consumer:expr, $ids:expr) => {{
@@ -66,18 +72,18 @@ pub fn claim(
     let processed_at = chrono::Utc::now().naive_utc();
     let mut sorted = claims.to_vec();
     sorted.sort_unstable_by_key(|claim| claim.event_id);
-    let (fresh, known) = match connection {
+    let Found { fresh, known } = match connection {
         #[cfg(feature = "sqlite")]
         DbConnection::Sqlite(inner) => {
             let fresh = sqlite::insert(inner, consumer, &sorted, processed_at)?;
             let known = digests!(inner, consumer, ids_without(&sorted, &fresh));
-            (fresh, known)
+            Found { fresh, known }
         }
         #[cfg(feature = "postgres")]
         DbConnection::Postgres(inner) => {
             let fresh = postgres::insert(inner, consumer, &sorted, processed_at)?;
             let known = digests!(inner, consumer, ids_without(&sorted, &fresh));
-            (fresh, known)
+            Found { fresh, known }
         }
         #[cfg(feature = "mysql")]
         DbConnection::Mysql(inner) => mysql::claim(inner, consumer, &sorted, processed_at)?,
@@ -90,6 +96,7 @@ pub fn claim(
     Ok(claims.iter().map(answer).collect())
 }
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn ids_without<'a>(claims: &[NewClaim<'a>], known: &HashSet<String>) -> Vec<&'a str> {
     claims.iter().map(|claim| claim.event_id).filter(|id| !known.contains(*id)).collect()
 }
@@ -217,7 +224,7 @@ mod mysql {
         consumer: &str,
         claims: &[NewClaim<'_>],
         processed_at: NaiveDateTime,
-    ) -> QueryResult<(HashSet<String>, HashMap<String, Vec<u8>>)> {
+    ) -> QueryResult<Found> {
         let all: Vec<&str> = claims.iter().map(|claim| claim.event_id).collect();
         let mut known = digests!(connection, consumer, all.clone());
         loop {
@@ -225,7 +232,7 @@ mod mysql {
                 claims.iter().filter(|claim| !known.contains_key(claim.event_id)).collect();
             let Err(error) = insert(connection, consumer, &unknown, processed_at) else {
                 let fresh = unknown.iter().map(|claim| claim.event_id.to_owned()).collect();
-                return Ok((fresh, known));
+                return Ok(Found { fresh, known });
             };
             if !is_duplicate_claim(&error) {
                 return Err(error);
@@ -234,7 +241,7 @@ mod mysql {
             known = digests!(connection, consumer, all.clone());
             if known.len() <= before {
                 // The row that was in the way is gone again: neither fresh nor known.
-                return Ok((HashSet::new(), known));
+                return Ok(Found { fresh: HashSet::new(), known });
             }
         }
     }

@@ -96,7 +96,10 @@ impl DbConnection {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => Ok(None),
             #[cfg(feature = "postgres")]
-            Self::Postgres(inner) => number(inner, POSTGRES_CONNECTION_LIMIT).map(Some),
+            Self::Postgres(inner) => {
+                // In a transaction, for the sake of transaction-pooling proxies.
+                inner.transaction(|inner| number(inner, POSTGRES_CONNECTION_LIMIT)).map(Some)
+            }
             #[cfg(feature = "mysql")]
             Self::Mysql(inner) => number(inner, mysql::CONNECTION_LIMIT).map(Some),
         }

@@ -49,11 +49,16 @@ pub fn migrate(connection: &mut DbConnection) -> MigrationResult<MigrationStatus
 /// # Errors
 /// The database's.
 pub fn pending_migrations(connection: &mut DbConnection) -> MigrationResult<Vec<String>> {
+    // In a transaction, for outside of one a transaction-pooling proxy may give each round trip another
+    // connection.
     macro_rules! names {
-        ($connection:expr, $source:expr) => {{
-            let pending = $connection.pending_migrations($source)?;
-            pending.iter().map(|migration| migration.name().to_string()).collect()
-        }};
+        ($connection:expr, $source:expr) => {
+            diesel::Connection::transaction($connection, |connection| {
+                let pending = connection.pending_migrations($source)?;
+                let names = pending.iter().map(|migration| migration.name().to_string());
+                MigrationResult::Ok(names.collect())
+            })?
+        };
     }
     let names = match connection {
         #[cfg(feature = "sqlite")]

@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports)]
 
 mod server;
+mod wire;
 
 use std::future::Future;
 use std::io::{BufRead, BufReader};
@@ -20,6 +21,7 @@ use hapax::emulator::{Emulator, EmulatorOptions};
 use hapax::pipeline::{Observation, Observer};
 use hapax::store::{Store, StoreOptions};
 pub use server::{PrivateServer, as_user};
+pub use wire::{Cut, Wire};
 
 /// Longest wait for anything that a test waits for.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -29,6 +31,12 @@ pub enum Kind {
     Sqlite,
     Postgres,
     Mysql,
+}
+
+#[derive(QueryableByName)]
+struct Number {
+    #[diesel(sql_type = BigInt)]
+    value: i64,
 }
 
 /// An empty database of a test's own; it is gone afterwards.
@@ -85,18 +93,13 @@ impl Database {
     }
 
     pub fn number(&self, sql: &str) -> i64 {
-        #[derive(QueryableByName)]
-        struct Row {
-            #[diesel(sql_type = BigInt)]
-            value: i64,
-        }
         let integer = match self.kind {
             Kind::Mysql => "SIGNED",
             Kind::Sqlite | Kind::Postgres => "BIGINT",
         };
         let sql = format!("SELECT CAST(({sql}) AS {integer}) AS value");
         let query = |connection: &mut hapax::DbConnection| {
-            diesel::sql_query(&sql).get_result::<Row>(connection).unwrap().value
+            diesel::sql_query(&sql).get_result::<Number>(connection).unwrap().value
         };
         self.store().run_here(query).unwrap()
     }
@@ -116,6 +119,17 @@ impl Database {
             diesel::sql_query(&sql).load::<Row>(connection).unwrap()
         };
         self.store().run_here(query).unwrap().into_iter().map(|row| row.value).collect()
+    }
+
+    /// As [`Self::processed`]; nothing while the server is away.
+    pub fn try_processed(&self) -> Option<i64> {
+        let connect_timeout = Duration::from_secs(1);
+        let store = Store::new(StoreOptions { connect_timeout, ..store_options(&self.url) });
+        let count = |connection: &mut hapax::DbConnection| {
+            let query = diesel::sql_query("SELECT count(*) AS value FROM processed_event");
+            query.get_result::<Number>(connection).ok().map(|row| row.value)
+        };
+        store.run_here(count).ok().flatten()
     }
 
     pub fn processed(&self) -> i64 {
