@@ -17,7 +17,10 @@ use crate::pipeline::{
     ActorStatus, Board, BudgetUse, Health, Observer, Pipeline, PipelineOptions, QueueOptions,
     Supervision,
 };
-use crate::store::{DbConnection, Store, StoreError, StoreOptions, migrate};
+use crate::store::{
+    DbConnection, Store, StoreError, StoreOptions, concerns, connection_limit, in_transaction,
+    migrate,
+};
 
 /// The service could not be assembled or started.
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +145,7 @@ impl Service {
         let credentials = credentials(&config).await?;
         let store = Store::new(store_options(&config));
         prepare(&store, config.database.migrate_at_start).await?;
-        warn_of_connection_limit(&store, config.database.pool_size).await?;
+        warn_of_settings(&store, config.database.pool_size).await?;
         if registry.len() >= store.concurrency() && store.concurrency() > 1 {
             tracing::warn!(
                 event_types = registry.len(),
@@ -329,21 +332,35 @@ fn queue_options(
     })
 }
 
-/// A pool that is larger than what the server grants works, with errors whenever it wants more. Other
-/// clients share the limit, so a pool below it may be too large, too.
-async fn warn_of_connection_limit(store: &Store, pool_size: u32) -> Result<(), ServiceError> {
-    let limit = store.run(DbConnection::server_connection_limit).await?;
-    match limit {
-        Ok(Some(limit)) if i64::from(pool_size) > limit => tracing::warn!(
-            pool_size,
-            limit,
-            "the server grants fewer connections than database.pool_size; lower it, or raise the \
-             server's limit"
-        ),
-        Ok(_) => {}
-        Err(error) => tracing::debug!(%error, "the server's connection limit is not known"),
+/// Says what of the server's settings is against hapax's promises; it works nevertheless.
+async fn warn_of_settings(store: &Store, pool_size: u32) -> Result<(), ServiceError> {
+    let limit = store.statement_timeout();
+    match store.run(move |connection| server_concerns(connection, limit, pool_size)).await? {
+        Ok(concerns) => concerns.iter().for_each(|concern| tracing::warn!("database: {concern}")),
+        Err(error) => tracing::debug!(%error, "the server's settings could not be looked at"),
     }
     Ok(())
+}
+
+/// [`concerns`], and a pool larger than what the server grants. In a transaction, for outside of one a
+/// transaction-pooling proxy may give each round trip another connection.
+pub(crate) fn server_concerns(
+    connection: &mut DbConnection,
+    limit: Duration,
+    pool_size: u32,
+) -> Result<Vec<String>, diesel::result::Error> {
+    in_transaction(connection, limit, |tx| {
+        let mut found = concerns(tx)?;
+        if let Some(granted) = connection_limit(tx)?
+            && i64::from(pool_size) > granted
+        {
+            found.push(format!(
+                "database.pool_size is {pool_size}, and the server grants this user {granted} \
+                 connections; lower it, or raise the server's limit"
+            ));
+        }
+        Ok(found)
+    })
 }
 
 /// Bad connection data shows at the start, not at the first message.

@@ -11,7 +11,9 @@ use diesel::connection::SimpleConnection;
 use diesel::result::Error;
 use diesel::{RunQueryDsl, sql_query};
 use hapax::DbConnection;
-use hapax::store::{DatabaseErrorClass, Store, StoreOptions, classify, in_transaction};
+use hapax::store::{
+    DatabaseErrorClass, Store, StoreOptions, classify, concerns, connection_limit, in_transaction,
+};
 
 use DatabaseErrorClass::{Contention, Rejected, Unavailable, Unclear};
 
@@ -311,7 +313,7 @@ async fn too_many_connections_are_waited_for(kind: Kind) {
     let hasty = Store::new(StoreOptions { connect_timeout, ..store_options(&guest.url) });
     patient
         .run_here(|connection| {
-            assert_eq!(connection.server_connection_limit().unwrap(), Some(1));
+            assert_eq!(connection_limit(connection).unwrap(), Some(1));
             let refused = hasty.run_here(|_| ()).unwrap_err().to_string();
             assert!(refused.contains("connections"), "{refused}");
             assert!(!refused.contains(":p@"), "{refused}");
@@ -358,6 +360,22 @@ async fn violations_of_the_schema_are_the_events_fault(kind: Kind) {
     ] {
         assert_class(transaction(&store, |tx| run(tx, sql)), Rejected);
     }
+}
+
+#[test]
+fn settings_that_break_a_promise_are_named() {
+    let database = Database::new(Kind::Postgres);
+    let found = |store: &Store| store.run_here(concerns).unwrap().unwrap();
+    assert_eq!(found(&database.store()), Vec::<String>::new());
+    let name = database.url.rsplit_once('/').unwrap().1;
+    database.execute(&format!("ALTER DATABASE {name} SET synchronous_commit = off"));
+    let concern = found(&database.store()).remove(0);
+    assert!(concern.starts_with("synchronous_commit is off"), "{concern}");
+    let database = Database::new(Kind::Mysql).with_accounts(1);
+    assert_eq!(found(&database.store()), Vec::<String>::new());
+    database.execute("CREATE TABLE log (n INT) ENGINE = MyISAM");
+    let concern = found(&database.store()).remove(0);
+    assert!(concern.starts_with("the table log has the engine MyISAM"), "{concern}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::{Failure, load};
 use crate::cmq::{CmqError, CredentialProvider, ErrorClass};
 use crate::config::{Config, Problem, QueueConfig};
 use crate::handler::{DeclaredApplier, DeclaredApplierError};
-use crate::service::{client, credentials, store_options};
+use crate::service::{client, credentials, server_concerns, store_options};
 use crate::store::{DbConnection, Store, pending_migrations};
 
 pub fn check(file: &Path) -> Result<(), Failure> {
@@ -15,7 +15,7 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     let mut problems = Vec::new();
     let store = Store::new(store_options(&config));
     if check_database(&config, &store, &mut problems) {
-        check_pool_size(&config, &store, &mut problems);
+        check_settings(&config, &store, &mut problems);
         check_appliers(&config, &store, &mut problems);
     }
     check_queues(&config, &mut problems);
@@ -59,17 +59,17 @@ fn check_database(config: &Config, store: &Store, problems: &mut Vec<Problem>) -
     true
 }
 
-fn check_pool_size(config: &Config, store: &Store, problems: &mut Vec<Problem>) {
-    let pool_size = config.database.pool_size;
-    let limit = store.run_here(DbConnection::server_connection_limit);
-    if let Ok(Ok(Some(limit))) = limit
-        && i64::from(pool_size) > limit
-    {
-        let reason = format!(
-            "it is {pool_size}, and the server grants this user {limit} connections; lower it, or \
-             raise the server's limit"
-        );
-        problems.push(Problem { key: "database.pool_size".to_owned(), reason });
+fn check_settings(config: &Config, store: &Store, problems: &mut Vec<Problem>) {
+    let (limit, pool_size) = (store.statement_timeout(), config.database.pool_size);
+    let concerns = store.run_here(|connection| server_concerns(connection, limit, pool_size));
+    let key = || "database.url".to_owned();
+    match concerns {
+        Ok(Ok(concerns)) => {
+            let found = concerns.into_iter().map(|reason| Problem { key: key(), reason });
+            problems.extend(found);
+        }
+        Ok(Err(error)) => problems.push(Problem { key: key(), reason: error.to_string() }),
+        Err(_) => {}
     }
 }
 
