@@ -12,14 +12,15 @@ use crate::cmq::{
     CredentialsError, Endpoint, ProviderError,
 };
 use crate::config::{AdminConfig, Config, ConfigError, QueueConfig, SupervisionConfig};
+use crate::event::{EventReader, EventTimeRule};
 use crate::handler::{Applier, DeclaredApplier, Registry, RegistryError};
 use crate::pipeline::{
-    ActorStatus, Board, BudgetUse, Health, Observer, Pipeline, PipelineOptions, QueueOptions,
-    Supervision,
+    ActorStatus, Board, BudgetUse, Health, HeldRetry, Observer, Pipeline, PipelineOptions,
+    QueueOptions, Retention, Supervision, applications,
 };
 use crate::store::{
-    DbConnection, Store, StoreError, StoreOptions, concerns, connection_limit, in_transaction,
-    migrate,
+    DbConnection, Store, StoreError, StoreOptions, concerns, connection_limit, horizons,
+    in_transaction, migrate,
 };
 
 /// The service could not be assembled or started.
@@ -55,6 +56,9 @@ pub enum ServiceError {
              who may create tables, then set database.migrate_at_start = false"
     )]
     Migration(String),
+    /// Claims would be deleted, or were deleted, against what is configured.
+    #[error("retention: {0}")]
+    Retention(String),
     /// The admin pages cannot be served.
     #[error("admin.listen: cannot listen on {0}: {1}")]
     Admin(SocketAddr, std::io::Error),
@@ -110,6 +114,20 @@ impl Service {
         self
     }
 
+    /// What tries held messages again, by hand: without the appliers that another program registers.
+    pub(crate) fn held_retry(&self, store: Store) -> HeldRetry {
+        let (config, times) = (&self.config, self.config.event_times());
+        let retention = config.retention_rules();
+        let reader_of = |queue: &QueueConfig| (queue.name.clone(), reader(queue, &times));
+        HeldRetry {
+            consumer: config.consumer.clone(),
+            applications: applications(&config.consumer, &store, &self.registry, &retention),
+            readers: config.queues.iter().map(reader_of).collect(),
+            store,
+            schedule: config.held.schedule(),
+        }
+    }
+
     /// Runs until SIGTERM or SIGINT, then drains. Blocks; call it outside any async runtime.
     ///
     /// # Errors
@@ -154,10 +172,13 @@ impl Service {
                  database.pool_size"
             );
         }
+        let retention = config.retention_rules();
+        check_retention(&store, &config.consumer, &registry, &retention).await?;
+        let times = config.event_times();
         let queues = config
             .queues
             .iter()
-            .map(|queue| queue_options(queue, &credentials))
+            .map(|queue| queue_options(queue, &times, &credentials))
             .collect::<Result<Vec<_>, _>>()?;
         let names: Vec<&str> = config.queues.iter().map(|queue| queue.name.as_str()).collect();
         let event_types: Vec<&str> = registry.iter().map(|(event_type, _)| event_type).collect();
@@ -172,7 +193,16 @@ impl Service {
             observer(observation);
         });
         let (connections, admin) = (store.clone(), config.admin.clone());
-        let options = PipelineOptions { consumer, store, registry, queues, supervision, observer };
+        let options = PipelineOptions {
+            consumer,
+            store,
+            registry,
+            queues,
+            retry_schedule: config.held.schedule(),
+            retention,
+            supervision,
+            observer,
+        };
         let pipeline = Pipeline::start(options);
         let insight = Box::new(ServiceInsight {
             board: pipeline.board(),
@@ -314,21 +344,65 @@ pub(crate) fn client(
     Client::new(endpoint, ClientOptions { credentials: credentials.clone(), signature_method })
 }
 
+fn reader(queue: &QueueConfig, times: &EventTimes) -> EventReader {
+    let (body_encoding, envelope) = (queue.body_encoding, queue.envelope.envelope());
+    EventReader { body_encoding, envelope, times: times.clone() }
+}
+
 fn queue_options(
     queue: &QueueConfig,
+    times: &EventTimes,
     credentials: &CredentialProvider,
 ) -> Result<QueueOptions, ServiceError> {
     Ok(QueueOptions {
         name: queue.name.clone(),
         client: client(queue, credentials)?,
-        body_encoding: queue.body_encoding,
-        envelope: queue.envelope.envelope(),
+        reader: reader(queue, times),
         visibility_timeout: Duration::from_secs(queue.visibility_timeout_seconds.into()),
         max_unacked: queue.max_unacked_seconds.map(|seconds| Duration::from_secs(seconds.into())),
+        rescue_after: queue.max_unacked_seconds.map(|seconds| {
+            Duration::from_secs(u64::from(seconds) * u64::from(queue.rescue_at_percent) / 100)
+        }),
         polling_wait_seconds: queue.polling_wait_seconds,
         max_concurrent_polls: queue.max_concurrent_polls,
         max_in_flight_messages: queue.max_in_flight_messages,
         max_in_flight_bytes: queue.max_in_flight_bytes,
+    })
+}
+
+type EventTimes = Arc<std::collections::HashMap<String, EventTimeRule>>;
+
+/// A horizon stays in force when the configuration forgets it: without the events' time, those whose
+/// claims are gone could not be told from new ones.
+async fn check_retention(
+    store: &Store,
+    consumer: &str,
+    registry: &Registry,
+    retention: &[Retention],
+) -> Result<(), ServiceError> {
+    let types: Vec<&str> = registry.iter().map(|(event_type, _)| event_type).collect();
+    let no_applier = |rule: &&Retention| !types.contains(&rule.event_type.as_str());
+    if let Some(Retention { event_type, .. }) = retention.iter().find(no_applier) {
+        let text =
+            format!("there is no applier for the event type {event_type:?}; remove its entry");
+        return Err(ServiceError::Retention(text));
+    }
+    let (consumer, limit) = (consumer.to_owned(), store.statement_timeout());
+    let found = store
+        .run(move |connection| in_transaction(connection, limit, |tx| horizons(tx, &consumer)))
+        .await?
+        .map_err(|error| ServiceError::Retention(format!("the horizons: {error}")))?;
+    found.iter().try_for_each(|horizon| {
+        let rule = retention.iter().find(|rule| rule.event_type == horizon.event_type);
+        let now = rule.map(|rule| rule.event_time.to_string());
+        match now {
+            Some(now) if now == horizon.event_time => Ok(()),
+            _ => Err(ServiceError::Retention(format!(
+                "claims of {:?} before {} (UTC) were deleted by the time of {}; give it an entry again \
+                 with that event_time, or events from before could be applied twice",
+                horizon.event_type, horizon.horizon, horizon.event_time
+            ))),
+        }
     })
 }
 

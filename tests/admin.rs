@@ -67,7 +67,7 @@ fn metrics_count_what_happened() {
         }
         let (_, status) = get(&running, "/status", "").await;
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-        assert_eq!(status["actors"].as_array().unwrap().len(), 5, "{status}");
+        assert_eq!(status["actors"].as_array().unwrap().len(), 6, "{status}");
         assert_eq!(status["queues"][0]["limit"], 1024);
         assert!(!text.contains(SECRET_KEY) && !status.to_string().contains(SECRET_KEY));
         assert_eq!(get(&running, "/", "").await.0, 404);

@@ -214,7 +214,7 @@ async fn a_failing_event_is_retried_and_then_held(kind: Kind) {
     let running = setting.service("").register(Failing).unwrap().start().await.unwrap();
     setting.finish(running).await;
     assert_eq!((setting.database.balance(1), setting.database.processed()), (10, 10));
-    assert_eq!(setting.database.held(), ["retries_exhausted"]);
+    assert_eq!(setting.database.held(), ["failing"]);
     assert_eq!(setting.diary.count("failed bad"), DEFAULT_MAX_ATTEMPTS as usize);
     let details = setting.database.texts("SELECT detail AS value FROM held_message");
     assert_eq!(details, ["it failed 5 times, at last with: the partner does not answer"]);
@@ -247,7 +247,7 @@ async fn a_panic_fails_only_its_event(kind: Kind) {
     let running = setting.service("").register(Panicking).unwrap().start().await.unwrap();
     setting.finish(running).await;
     assert_eq!((setting.database.balance(1), setting.database.processed()), (90, 90));
-    assert_eq!(setting.database.held(), ["retries_exhausted"; 10]);
+    assert_eq!(setting.database.held(), ["failing"; 10]);
     let details = setting.database.texts("SELECT detail AS value FROM held_message");
     assert!(details.iter().all(|detail| detail.contains("is cursed")), "{details:?}");
 }
@@ -305,7 +305,7 @@ async fn what_a_trigger_raises_is_the_events_fault(kind: Kind) {
     let running = setting.service(POINTS_APPLIER).start().await.unwrap();
     setting.finish(running).await;
     assert_eq!((setting.database.balance(1), setting.database.processed()), (2, 2));
-    assert_eq!(setting.database.held(), ["retries_exhausted"]);
+    assert_eq!(setting.database.held(), ["failing"]);
 }
 
 async fn base64_bodies_and_cloudevents_are_understood(kind: Kind) {
@@ -446,7 +446,7 @@ fn a_thousand_panics_among_ten_thousand_events_fail_only_their_events() {
         let running = service.register(Panicking).unwrap().start().await.unwrap();
         setting.finish(running).await;
         assert_eq!((setting.database.balance(1), setting.database.processed()), (9_000, 9_000));
-        let held = "SELECT count(*) FROM held_message WHERE reason = 'retries_exhausted' AND
+        let held = "SELECT count(*) FROM held_message WHERE reason = 'failing' AND
                     detail LIKE '%the applier panicked: event ' || event_id || ' is cursed%'";
         assert_eq!(setting.database.number(held), 1_000);
     });

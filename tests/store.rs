@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{Database, Kind, store_options};
 use diesel::result::{DatabaseErrorKind, Error};
 use hapax::store::{
-    Claim, DatabaseErrorClass, HeldState, JsonText, NewClaim, NewHeldMessage, SqlValue, Statement,
+    Claim, DatabaseErrorClass, HoldReason, JsonText, NewClaim, NewHeldMessage, SqlValue, Statement,
     Store, StoreOptions, claim, classify, hold, in_transaction, migrate,
 };
 
@@ -28,7 +28,16 @@ const DIGEST: [u8; 32] = [7; 32];
 
 fn new_claim(event_id: &str) -> NewClaim<'_> {
     let (event_type, message_id) = ("t", "Msg-1");
-    NewClaim { event_id, event_type, payload_digest: &DIGEST, message_id, occurred_at: None }
+    let (occurred_at, event_time, payload) = (None, None, None);
+    NewClaim {
+        event_id,
+        event_type,
+        payload_digest: &DIGEST,
+        message_id,
+        occurred_at,
+        event_time,
+        payload,
+    }
 }
 
 fn migrated(kind: Kind) -> (Database, Store) {
@@ -143,8 +152,8 @@ async fn a_message_held_again_is_one_row(kind: Kind) {
         message_id: "Msg-1".into(),
         event_id: None,
         event_type: None,
-        state: HeldState::Quarantined,
-        reason: "malformed",
+        reason: HoldReason::Malformed,
+        next_retry_at: None,
         detail: "with \0 inside".into(),
         body: vec![0, 255, 39],
         enqueued_at: None,

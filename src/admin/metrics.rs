@@ -9,7 +9,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use chrono::Utc;
+
 use crate::pipeline::{ActorState, ActorStatus, BudgetUse, Observation};
+use crate::store::{HeldCount, HoldReason};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct QueueLabels {
@@ -31,6 +34,16 @@ struct OutcomeLabels {
 struct HeldLabels {
     queue: String,
     reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RetryLabels {
+    outcome: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -56,6 +69,11 @@ pub struct Metrics {
     failed_polls: Counters<QueueLabels>,
     outcomes: Counters<OutcomeLabels>,
     held: Counters<HeldLabels>,
+    held_now: Gauges<ReasonLabels>,
+    held_oldest_seconds: Gauges<ReasonLabels>,
+    held_retries: Counters<RetryLabels>,
+    purged_claims: Counters<TypeLabels>,
+    horizon_seconds: Gauges<TypeLabels>,
     dropped: Counters<QueueLabels>,
     deleted: Counters<QueueLabels>,
     not_deleted: Counters<QueueLabels>,
@@ -93,6 +111,11 @@ impl Metrics {
             failed_polls: Family::default(),
             outcomes: Family::default(),
             held: Family::default(),
+            held_now: Family::default(),
+            held_oldest_seconds: Family::default(),
+            held_retries: Family::default(),
+            purged_claims: Family::default(),
+            horizon_seconds: Family::default(),
             dropped: Family::default(),
             deleted: Family::default(),
             not_deleted: Family::default(),
@@ -131,6 +154,23 @@ impl Metrics {
         add("failed_deletes", "Delete requests that failed", self.failed_deletes.clone());
         registry.register("events", "Events by outcome", self.outcomes.clone());
         registry.register("held_messages", "Messages held, by reason", self.held.clone());
+        registry.register(
+            "held_messages_now",
+            "Messages that are held, by reason; counted every 15 s",
+            self.held_now.clone(),
+        );
+        registry.register(
+            "held_message_oldest_age_seconds",
+            "Time since the oldest held message was held first, by reason",
+            self.held_oldest_seconds.clone(),
+        );
+        registry.register("held_retries", "Tries of held messages", self.held_retries.clone());
+        registry.register("purged_claims", "Claims deleted", self.purged_claims.clone());
+        registry.register(
+            "horizon_timestamp_seconds",
+            "The de-duplication horizon, in seconds since 1970",
+            self.horizon_seconds.clone(),
+        );
         registry.register("batch_events", "Events a transaction", self.batch_events.clone());
         registry.register_with_unit(
             "commit_duration",
@@ -231,6 +271,29 @@ impl Metrics {
             Observation::DeleteFailed { queue, .. } => {
                 _ = self.failed_deletes.get_or_create(&of(queue)).inc();
             }
+            Observation::HeldRetried { outcome } => {
+                let of = RetryLabels { outcome: (*outcome).to_owned() };
+                self.held_retries.get_or_create(&of).inc();
+            }
+            Observation::HeldCounted { counts } => self.set_held(counts),
+            Observation::Purged { event_type, horizon, claims } => {
+                let of = TypeLabels { event_type: (*event_type).to_owned() };
+                self.purged_claims.get_or_create(&of).inc_by(*claims as u64);
+                self.horizon_seconds.get_or_create(&of).set(horizon.and_utc().timestamp());
+            }
+        }
+    }
+
+    /// A reason of which nothing is held is told, too, as 0.
+    fn set_held(&self, counts: &[HeldCount]) {
+        let now = Utc::now().naive_utc();
+        for reason in HoldReason::ALL {
+            let of = ReasonLabels { reason: reason.as_str().to_owned() };
+            let found = counts.iter().find(|count| count.reason == reason.as_str());
+            self.held_now.get_or_create(&of).set(found.map_or(0, |count| count.messages));
+            let oldest = found.and_then(|count| count.oldest);
+            let age = oldest.map_or(0, |oldest| (now - oldest).num_seconds());
+            self.held_oldest_seconds.get_or_create(&of).set(age);
         }
     }
 

@@ -6,10 +6,15 @@ mod demo;
 #[cfg(feature = "sqlite")]
 mod dev;
 mod emulator;
+mod held;
+mod inspect;
 mod logging;
 mod migrate;
+mod purge;
 mod run;
 mod send;
+mod tables;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +57,14 @@ enum Command {
     Migrate(ConfigArguments),
     /// Check configuration, database and queues, and list what is wrong
     Check(ConfigArguments),
+    /// Look at held messages, try them again, or give them up
+    Held(held::HeldArguments),
+    /// Say what is known of an event: whether it was applied, when, and whether it is held
+    Inspect(inspect::InspectArguments),
+    /// Compare hapax's tables with the rules they keep
+    Verify(verify::VerifyArguments),
+    /// Delete claims that are older than their retention now, instead of waiting for the service to
+    Purge(ConfigArguments),
 }
 
 #[derive(Args)]
@@ -90,6 +103,10 @@ pub fn main() -> ExitCode {
         Command::Send(arguments) => send::send(arguments),
         Command::Migrate(arguments) => migrate::migrate(&arguments.config),
         Command::Check(arguments) => check::check(&arguments.config),
+        Command::Held(arguments) => held::held(arguments),
+        Command::Inspect(arguments) => inspect::inspect(&arguments),
+        Command::Verify(arguments) => verify::verify(&arguments),
+        Command::Purge(arguments) => purge::purge(&arguments.config),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,10 +1,12 @@
 //! The typed configuration: a TOML file, each key of which can be overridden from the environment.
 
 mod load;
+mod retention;
 mod validate;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -12,7 +14,10 @@ use serde::Deserialize;
 use crate::cmq::signature::SignatureMethod;
 use crate::event::{BodyEncoding, Envelope, EventIdPointers, Pointer, Preset};
 use crate::handler::DeclaredApplierSpec;
+use crate::pipeline::RetrySchedule;
 use crate::store::DatabaseUrl;
+
+pub use retention::RetentionConfig;
 
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, Problem};
 
@@ -38,6 +43,12 @@ pub struct Config {
     /// Appliers declared in SQL.
     #[serde(rename = "applier", default)]
     pub appliers: Vec<DeclaredApplierSpec>,
+    /// How held messages are tried again.
+    #[serde(default)]
+    pub held: HeldConfig,
+    /// How long claims are kept; for ever where an event type has no entry.
+    #[serde(default)]
+    pub retention: Vec<RetentionConfig>,
     /// How long a stop waits for what was received, in seconds.
     #[serde(default = "default_drain_timeout_seconds")]
     pub drain_timeout_seconds: u64,
@@ -77,6 +88,36 @@ pub struct SupervisionConfig {
 impl Default for SupervisionConfig {
     fn default() -> Self {
         Self { frozen_after_seconds: 20, max_restarts: 10, restart_window_seconds: 60 }
+    }
+}
+
+/// `[held]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HeldConfig {
+    /// The first delay before a retrying message is tried again, in seconds, 1 to 86,400; each is twice
+    /// the one before.
+    pub first_retry_seconds: u64,
+    /// The longest delay, in seconds, 1 to 86,400.
+    pub longest_retry_seconds: u64,
+    /// Tries from the table; then the message is left to a person, 1 to 10,000.
+    pub max_retries: u32,
+}
+
+impl HeldConfig {
+    /// When held messages are tried again.
+    pub fn schedule(&self) -> RetrySchedule {
+        RetrySchedule {
+            first: Duration::from_secs(self.first_retry_seconds),
+            longest: Duration::from_secs(self.longest_retry_seconds),
+            max_retries: self.max_retries,
+        }
+    }
+}
+
+impl Default for HeldConfig {
+    fn default() -> Self {
+        Self { first_retry_seconds: 10, longest_retry_seconds: 900, max_retries: 20 }
     }
 }
 
@@ -146,6 +187,13 @@ pub struct QueueConfig {
     /// The queue's maximum unacknowledged time in seconds, 30 to 43,200, as it is set in CMQ: the age
     /// at which the queue drops a message. Where it is given, hapax warns in time.
     pub max_unacked_seconds: Option<u32>,
+    /// The part of `max_unacked_seconds`, in percent, after which a message that cannot be applied is
+    /// moved to `held_message`, 10 to 95.
+    #[serde(default = "default_rescue_at_percent")]
+    pub rescue_at_percent: u32,
+    /// How far the queue can be rewound, in seconds, 0 to 1,296,000 (15 days), as it is set in CMQ.
+    #[serde(default = "default_rewind_seconds")]
+    pub rewind_seconds: u32,
     /// Length of a long poll in seconds, 0 to 30. Tencent recommends about 3.
     #[serde(default = "default_polling_wait_seconds")]
     pub polling_wait_seconds: u32,
@@ -255,6 +303,14 @@ fn default_true() -> bool {
 
 fn default_visibility_timeout_seconds() -> u32 {
     30
+}
+
+fn default_rescue_at_percent() -> u32 {
+    50
+}
+
+fn default_rewind_seconds() -> u32 {
+    1_296_000
 }
 
 fn default_polling_wait_seconds() -> u32 {

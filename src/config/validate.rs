@@ -75,7 +75,26 @@ impl Config {
             check_queue(&format!("queue[{index}]"), queue, &mut problems);
         }
         self.check_appliers(&mut problems);
+        let held = &self.held;
+        problems.range("held.first_retry_seconds".into(), held.first_retry_seconds, 1..=86_400);
+        problems.range("held.longest_retry_seconds".into(), held.longest_retry_seconds, 1..=86_400);
+        problems.range("held.max_retries".into(), held.max_retries, 1..=10_000);
+        self.check_retention(&mut problems);
         problems.0
+    }
+
+    fn check_retention(&self, problems: &mut Problems) {
+        let mut types = HashSet::new();
+        for (index, retention) in self.retention.iter().enumerate() {
+            let entry = format!("retention[{index}]");
+            if !types.insert(&retention.event_type) {
+                let reason = "there are two entries for this event type; keep one of them";
+                problems.add(format!("{entry}.event_type"), reason);
+            }
+            for Problem { key, reason } in retention.problems(&self.queues) {
+                problems.add(format!("{entry}.{key}"), reason);
+            }
+        }
     }
 
     fn check_appliers(&self, problems: &mut Problems) {
@@ -108,6 +127,8 @@ fn check_queue(key: &str, queue: &QueueConfig, problems: &mut Problems) {
     if let Some(max_unacked) = queue.max_unacked_seconds {
         problems.range(key("max_unacked_seconds"), max_unacked, 30..=43_200);
     }
+    problems.range(key("rescue_at_percent"), queue.rescue_at_percent, 10..=95);
+    problems.range(key("rewind_seconds"), queue.rewind_seconds, 0..=1_296_000);
     let wait = queue.polling_wait_seconds;
     problems.range(key("polling_wait_seconds"), wait, 0..=MAX_POLLING_WAIT_SECONDS);
     problems.range(key("max_concurrent_polls"), queue.max_concurrent_polls, 1..=64);

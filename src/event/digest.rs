@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use chrono::{DateTime, Utc};
 use sha2::{Digest as _, Sha256};
 
 use super::Malformed;
@@ -32,6 +33,15 @@ impl Digest {
         write_canonical(payload, &mut canonical)?;
         hash.update(canonical);
         Ok(Self(hash.finalize().into()))
+    }
+
+    /// The digest of an event whose time counts, too, to the nanosecond.
+    pub fn with_time(self, time: DateTime<Utc>) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(self.0);
+        hash.update(time.timestamp().to_be_bytes());
+        hash.update(time.timestamp_subsec_nanos().to_be_bytes());
+        Self(hash.finalize().into())
     }
 
     /// The digest of bytes that are no event.

@@ -89,7 +89,8 @@ impl Envelope {
         let payload = self.payload(&json)?;
         let digest = Digest::of(&event_type, &json::parse(&payload)?)?;
         let payload = Payload(payload.into_owned());
-        Ok(Event { id, event_type, occurred_at, payload, digest })
+        let (event_time, digest_without_time) = (None, None);
+        Ok(Event { id, event_type, occurred_at, payload, digest, event_time, digest_without_time })
     }
 
     fn event_id(&self, json: &Json<'_>) -> Result<String, Malformed> {

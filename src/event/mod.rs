@@ -6,6 +6,7 @@ mod digest;
 mod envelope;
 pub mod json;
 mod pointer;
+mod time;
 
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
@@ -14,6 +15,7 @@ pub use body::{BodyEncoding, decode_body};
 pub use digest::Digest;
 pub use envelope::{Envelope, EventIdPointers, Preset};
 pub use pointer::{Pointer, PointerError};
+pub use time::{EventReader, EventTimeName, EventTimeRule, EventTimeSource};
 
 /// Longest event id, in bytes: it is part of a primary key on every backend.
 pub const MAX_EVENT_ID_BYTES: usize = 512;
@@ -33,6 +35,11 @@ pub struct Event {
     pub payload: Payload,
     /// Of event type and payload; equal digests mean the same event.
     pub digest: Digest,
+    /// The time that is fixed with the id, where the event type has one.
+    pub event_time: Option<DateTime<Utc>>,
+    /// Where the digest covers the time, the one that does not: claims from before the event type was
+    /// told to have such a time hold that.
+    pub digest_without_time: Option<Digest>,
 }
 
 /// A payload as the JSON text that the producer sent, already known to be strict JSON.

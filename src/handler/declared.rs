@@ -41,6 +41,9 @@ pub struct DeclaredApplierSpec {
     pub max_attempts: Option<u32>,
     /// Where in the payload it says whose event it is.
     pub partition_key: Option<Pointer>,
+    /// Whether the payload is kept beside the claim.
+    #[serde(default)]
+    pub keep_payload: bool,
 }
 
 /// An `[[applier.statement]]` of the configuration.
@@ -117,6 +120,7 @@ impl DeclaredApplier {
             max_batch_events: spec.max_batch_events.unwrap_or(DEFAULT_MAX_BATCH_EVENTS),
             max_attempts: spec.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS),
             partition_key: spec.partition_key,
+            keep_payload: spec.keep_payload,
         };
         Ok(Self { parameters: spec.parameters, statements, policy })
     }

@@ -33,8 +33,8 @@ pub trait Applier: Send + Sync + 'static {
     const SHARDS: Option<usize> = None;
     /// Events that one transaction takes at most.
     const MAX_BATCH_EVENTS: usize = DEFAULT_MAX_BATCH_EVENTS;
-    /// How often an event is tried when it fails by [`ApplyError::Retry`], by a panic, or by a
-    /// database error that may be its own fault; then it is held.
+    /// How often an event is tried in one go when it fails by [`ApplyError::Retry`], by a panic, or by a
+    /// database error that may be its own fault; then it is held, and tried again from the table.
     const MAX_ATTEMPTS: u32 = DEFAULT_MAX_ATTEMPTS;
 
     /// Where in the payload it says whose event it is (an account, an order), as a JSON Pointer. In one
@@ -42,6 +42,9 @@ pub trait Applier: Send + Sync + 'static {
     /// and every process applies a transaction's events in the keys' order. So transactions that change
     /// one row a key neither wait for each other within a process nor deadlock with another's.
     const PARTITION_KEY: Option<&'static str> = None;
+
+    /// Whether the payload is kept beside the claim, so that a conflicting one can be compared with it.
+    const KEEP_PAYLOAD: bool = false;
 
     /// The payload. An event whose payload does not fit this type is rejected.
     type Payload: DeserializeOwned;

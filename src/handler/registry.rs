@@ -18,6 +18,8 @@ pub struct Policy {
     pub max_attempts: u32,
     /// Where in the payload it says whose event it is.
     pub partition_key: Option<Pointer>,
+    /// Whether the payload is kept beside the claim.
+    pub keep_payload: bool,
 }
 
 /// An applier of any kind.
@@ -45,6 +47,7 @@ impl<A: Applier> ErasedApplier for Typed<A> {
             max_batch_events: A::MAX_BATCH_EVENTS.max(1),
             max_attempts: A::MAX_ATTEMPTS.max(1),
             partition_key: self.partition_key.clone(),
+            keep_payload: A::KEEP_PAYLOAD,
         }
     }
 

@@ -9,15 +9,15 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::concurrency::Concurrency;
-use super::delivery::{Acknowledge, Hold, HoldReason, Work};
+use super::delivery::{Acknowledge, Hold, Work};
 use super::health::Health;
 use super::link::Link;
 use super::observer::{Observation, Observer};
 use super::quarantine::Quarantine;
 use super::supervisor::Heart;
-use super::transaction::{BatchResult, Verdict, apply_batch};
-use crate::handler::{ErasedApplier, Policy};
-use crate::store::Store;
+use super::transaction::{Application, BatchResult, Candidate, Verdict, apply_batch};
+use crate::handler::Policy;
+use crate::store::HoldReason;
 
 /// First and longest pause while the database is contended.
 const CONTENTION_PAUSES: (Duration, Duration) =
@@ -28,6 +28,8 @@ const UNAVAILABLE_PAUSES: (Duration, Duration) =
 /// First and longest pause before an event that failed is tried again.
 const FAILURE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// Between two looks for waiting events whose queue is about to drop them.
+const RESCUE_INTERVAL: Duration = Duration::from_secs(1);
 /// The part of its time after which an event counts as late.
 const LATE_PART: f64 = 0.8;
 /// Shortest time between two warnings of late events.
@@ -49,20 +51,14 @@ impl Warning {
 
 /// What the shards of one event type have in common.
 pub struct Group {
-    /// The event type.
-    pub event_type: String,
-    /// What is done with an event.
-    pub applier: Arc<dyn ErasedApplier>,
-    /// How it is done.
+    /// How an event is applied.
+    pub application: Arc<Application>,
+    /// How they are worked on.
     pub policy: Policy,
-    /// The consumer whose claims these are.
-    pub consumer: String,
     /// How many of the shards' transactions run at the same time.
     pub concurrency: Concurrency,
     /// A batch that takes longer than this is given up with its Applier.
     pub stuck_after: Duration,
-    /// The database.
-    pub store: Store,
     /// Where events go that cannot be applied.
     pub quarantine: Link<Quarantine>,
     /// Who is told what happens.
@@ -93,7 +89,7 @@ impl Applier {
     /// A shard of `group`, by number.
     pub fn new(group: Arc<Group>, shard: usize, heart: Heart) -> Self {
         let batch_limit = group.policy.max_batch_events;
-        let part = format!("database/{}/{shard}", group.event_type);
+        let part = format!("database/{}/{shard}", group.application.event_type);
         Self {
             group,
             heart,
@@ -175,14 +171,14 @@ impl Applier {
                     if pause.is_zero() {
                         pause = self.contention.pause();
                     }
-                    again.push(work);
+                    again.extend(self.rescue_if_expiring(work, &reason));
                 }
                 Verdict::Unavailable(reason) => {
                     self.note_unavailable(&reason);
                     if pause.is_zero() {
                         pause = self.unavailable.pause();
                     }
-                    again.push(work);
+                    again.extend(self.rescue_if_expiring(work, &reason));
                 }
                 verdict => self.finish(work, verdict),
             }
@@ -201,7 +197,7 @@ impl Applier {
     }
 
     fn finish(&mut self, work: Work, verdict: Verdict) {
-        let event_type = self.group.event_type.as_str();
+        let event_type = self.group.application.event_type.as_str();
         let (event_id, message_id) = (&work.event.id, &work.delivery.message.msg_id);
         match verdict {
             Verdict::Applied => {
@@ -223,6 +219,7 @@ impl Applier {
             }
             Verdict::Conflict(detail) => self.hold(work, HoldReason::Conflict, detail),
             Verdict::Rejected(detail) => self.hold(work, HoldReason::Rejected, detail),
+            Verdict::PastHorizon(detail) => self.hold(work, HoldReason::PastHorizon, detail),
             Verdict::Failed(reason) => self.retry_or_hold(work, reason),
             Verdict::Contention(_) | Verdict::Unavailable(_) => {}
         }
@@ -233,7 +230,7 @@ impl Applier {
         let allowed = work.delivery.deadline.saturating_duration_since(work.delivery.received_at);
         if waited > allowed.mul_f64(LATE_PART) && self.late_warning.may_warn() {
             tracing::warn!(
-                event_type = self.group.event_type.as_str(),
+                event_type = self.group.application.event_type.as_str(),
                 ?waited,
                 ?allowed,
                 "events take nearly as long as the queue's visibility time-out; raise it, or make the \
@@ -248,14 +245,40 @@ impl Applier {
         let left = self.group.policy.max_attempts.saturating_sub(work.failures);
         if left == 0 {
             let detail = format!("it failed {} times, at last with: {reason}", work.failures);
-            return self.hold(work, HoldReason::RetriesExhausted, detail);
+            return self.hold(work, HoldReason::Failing, detail);
         }
+        let Some(work) = self.rescue_if_expiring(work, &reason) else { return };
         let mut backoff = Backoff::new(FAILURE_PAUSES.0, FAILURE_PAUSES.1);
         let pause = (0..work.failures).map(|_| backoff.pause()).last().unwrap_or_default();
         // All tries fit before the deadline, or the failures would be forgotten with the delivery.
         let now = Instant::now();
         let fitting = work.delivery.deadline.saturating_duration_since(now) / (left + 1);
         self.delayed.push((now + pause.min(fitting), work));
+    }
+
+    /// Moves an event to safety that could not be applied yet, if its queue is about to drop it for good.
+    fn rescue_if_expiring(&self, work: Work, why: &str) -> Option<Work> {
+        if !work.delivery.is_expiring() {
+            return Some(work);
+        }
+        let detail = format!("its queue was about to drop it, and it could not be applied: {why}");
+        self.hold(work, HoldReason::Rescued, detail);
+        None
+    }
+
+    /// What waits behind others, or for its next try, may run out of time, too.
+    fn rescue_waiting(&mut self, _: &mut Context<Self>) {
+        let is_rescued =
+            |work: &Work| work.delivery.is_expiring() && work.delivery.has_waited_long();
+        let (rescued, ready): (Vec<Work>, Vec<Work>) = self.ready.drain(..).partition(is_rescued);
+        self.ready = ready.into();
+        for work in rescued {
+            self.rescue_if_expiring(work, "it waited behind others");
+        }
+        for (at, work) in std::mem::take(&mut self.delayed) {
+            let kept = self.rescue_if_expiring(work, "it failed before");
+            self.delayed.extend(kept.map(|work| (at, work)));
+        }
     }
 
     fn hold(&self, work: Work, reason: HoldReason, detail: String) {
@@ -266,7 +289,7 @@ impl Applier {
     fn observe_failure(&self, work: &Work, reason: &str) {
         let (event_id, message_id) = (&work.event.id, &work.delivery.message.msg_id);
         tracing::debug!(event_id, message_id, reason, "rolled back");
-        let event_type = self.group.event_type.as_str();
+        let event_type = self.group.application.event_type.as_str();
         (self.group.observer)(&Observation::Failed { event_type, event_id, message_id, reason });
     }
 
@@ -280,7 +303,7 @@ impl Applier {
 
     fn note_unavailable(&mut self, reason: &str) {
         if self.group.health.is_down(&self.part, reason) {
-            let event_type = self.group.event_type.as_str();
+            let event_type = self.group.application.event_type.as_str();
             tracing::warn!(event_type, reason, "the database cannot be used; retrying");
         }
     }
@@ -288,7 +311,7 @@ impl Applier {
     fn note_available(&mut self) {
         self.unavailable.reset();
         if self.group.health.is_up(&self.part) {
-            let event_type = self.group.event_type.as_str();
+            let event_type = self.group.application.event_type.as_str();
             tracing::info!(event_type, "the database can be used again");
         }
     }
@@ -305,12 +328,13 @@ struct Settled {
 /// Runs a batch where it may block. A batch that is lost with its thread goes back to the queue.
 async fn run(group: Arc<Group>, batch: Vec<Work>) -> Settled {
     let slot = group.concurrency.slot().await;
-    let turn = group.store.turn().await;
+    let turn = group.application.store.turn().await;
     let shared = group.clone();
     let blocking = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         let start = Instant::now();
-        let BatchResult { verdicts, contended } = apply_batch(&group, &batch);
+        let candidates: Vec<Candidate<'_>> = batch.iter().map(candidate).collect();
+        let BatchResult { verdicts, contended } = apply_batch(&group.application, &candidates);
         observe_commit(&group, &verdicts, start.elapsed());
         (batch.into_iter().zip(verdicts).collect(), contended)
     });
@@ -321,17 +345,32 @@ async fn run(group: Arc<Group>, batch: Vec<Work>) -> Settled {
     Settled { events, contended_alone: shared.concurrency.release(slot, contended) }
 }
 
+fn candidate(work: &Work) -> Candidate<'_> {
+    Candidate {
+        event: &work.event,
+        partition_key: work.partition_key.as_deref(),
+        queue: &work.delivery.queue.name,
+        message_id: &work.delivery.message.msg_id,
+        attempt: work.failures + 1,
+        may_be_past_horizon: false,
+    }
+}
+
 fn observe_commit(group: &Group, verdicts: &[Verdict], took: Duration) {
     let is_settled = |verdict: &&Verdict| matches!(verdict, Verdict::Applied | Verdict::Duplicate);
     let events = verdicts.iter().filter(is_settled).count();
     if events > 0 {
-        let event_type = group.event_type.as_str();
+        let event_type = group.application.event_type.as_str();
         (group.observer)(&Observation::Committed { event_type, events, took });
     }
 }
 
 impl Actor for Applier {
     type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.run_interval(RESCUE_INTERVAL, Self::rescue_waiting);
+    }
 }
 
 impl Handler<Work> for Applier {

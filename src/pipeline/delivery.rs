@@ -9,16 +9,15 @@ use super::budget::{Permit, ShareToken};
 use super::link::Link;
 use super::{Acker, Health, Observer};
 use crate::cmq::Message;
-use crate::event::{BodyEncoding, Envelope, Event};
+use crate::event::{Event, EventReader};
+use crate::store::HoldReason;
 
 /// What is the same for all deliveries of a queue.
 pub struct QueueContext {
     /// The queue's name.
     pub name: String,
-    /// How bodies are encoded.
-    pub body_encoding: BodyEncoding,
-    /// Where in a body the event stands.
-    pub envelope: Envelope,
+    /// Reads events out of its bodies.
+    pub reader: EventReader,
     /// Who deletes this queue's messages.
     pub acker: Link<Acker>,
     /// Who is told what happens.
@@ -37,6 +36,8 @@ pub struct Delivery {
     pub received_at: Instant,
     /// When its receipt handle is no longer to be relied on.
     pub deadline: Instant,
+    /// From when on it is moved to safety if it cannot be applied: before the queue drops it.
+    pub rescue_at: Option<Instant>,
     /// Its place in the queue's budget.
     pub permit: Permit,
 }
@@ -45,6 +46,17 @@ impl Delivery {
     /// Whether work on it is pointless, for the queue hands it out again about now.
     pub fn is_past_deadline(&self) -> bool {
         Instant::now() >= self.deadline
+    }
+
+    /// Whether the queue is about to drop it for good.
+    pub fn is_expiring(&self) -> bool {
+        self.rescue_at.is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// Whether over half of the time until its deadline is gone.
+    pub fn has_waited_long(&self) -> bool {
+        let allowed = self.deadline.saturating_duration_since(self.received_at);
+        self.received_at.elapsed() > allowed / 2
     }
 
     /// When the producer sent it, UTC, if the queue says so.
@@ -68,34 +80,6 @@ pub struct Work {
     pub failures: u32,
     /// The event type's share of the budget.
     pub share: ShareToken,
-}
-
-/// Why a message is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldReason {
-    /// The body is no event.
-    Malformed,
-    /// No applier for its event type.
-    UnknownType,
-    /// The event id was applied before with another payload.
-    Conflict,
-    /// The applier or the schema refused it.
-    Rejected,
-    /// It failed as often as it may.
-    RetriesExhausted,
-}
-
-impl HoldReason {
-    /// The value of the column `reason`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::UnknownType => "unknown_type",
-            Self::Conflict => "conflict",
-            Self::Rejected => "rejected",
-            Self::RetriesExhausted => "retries_exhausted",
-        }
-    }
 }
 
 /// A delivery that cannot be applied, for the Quarantine.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::HoldReason;
+use chrono::NaiveDateTime;
+
+use crate::store::{HeldCount, HoldReason};
 
 /// One thing that happened. `event_id` is the idempotency key, `message_id` the queue's; `reason`,
 /// `detail` and `why` are sentences for a person.
@@ -30,6 +32,12 @@ pub enum Observation<'a> {
     Deleted { queue: &'a str, message_id: &'a str },
     /// The message could not be deleted; the queue brings it again.
     NotDeleted { queue: &'a str, message_id: &'a str, why: &'a str },
+    /// A held message was tried again.
+    HeldRetried { outcome: &'a str },
+    /// What is held by now, by reason.
+    HeldCounted { counts: &'a [HeldCount] },
+    /// Claims of events before the horizon (UTC) were deleted.
+    Purged { event_type: &'a str, horizon: NaiveDateTime, claims: usize },
     /// A delete request failed and will be sent again.
     DeleteFailed { queue: &'a str, reason: &'a str },
 }

@@ -8,9 +8,11 @@ use actix::prelude::*;
 use super::backoff::Backoff;
 use super::delivery::{Acknowledge, Hold};
 use super::health::Health;
+use super::held_retry::RetrySchedule;
 use super::observer::{Observation, Observer};
 use crate::event::Digest;
 use crate::store::{HeldState, NewHeldMessage, Store, StoreError, hold, in_transaction};
+use chrono::Utc;
 
 /// Messages that one transaction takes at most.
 const MAX_BATCH_MESSAGES: usize = 64;
@@ -24,6 +26,7 @@ const PART: &str = "database/held_message";
 pub struct Quarantine {
     consumer: String,
     store: Store,
+    schedule: RetrySchedule,
     observer: Observer,
     health: Health,
     waiting: VecDeque<Hold>,
@@ -33,10 +36,16 @@ pub struct Quarantine {
 
 impl Quarantine {
     /// Holds messages for `consumer`.
-    pub fn new(consumer: String, store: Store, observer: Observer, health: Health) -> Self {
+    pub fn new(
+        consumer: String,
+        store: Store,
+        schedule: RetrySchedule,
+        observer: Observer,
+        health: Health,
+    ) -> Self {
         let backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
         let waiting = VecDeque::new();
-        Self { consumer, store, observer, health, waiting, busy: false, backoff }
+        Self { consumer, store, schedule, observer, health, waiting, busy: false, backoff }
     }
 
     fn proceed(&mut self, context: &mut Context<Self>) {
@@ -47,7 +56,8 @@ impl Quarantine {
         let size = self.waiting.len().min(MAX_BATCH_MESSAGES);
         let batch: Vec<Hold> = self.waiting.drain(..size).collect();
         self.busy = true;
-        let write = write(self.store.clone(), self.consumer.clone(), batch).into_actor(self);
+        let (store, consumer) = (self.store.clone(), self.consumer.clone());
+        let write = write(store, consumer, self.schedule, batch).into_actor(self);
         context.spawn(write.map(|(batch, result), quarantine, context| match result {
             Ok(()) => quarantine.written(batch, context),
             Err(reason) => quarantine.failed(batch, &reason, context),
@@ -88,9 +98,10 @@ impl Quarantine {
 async fn write(
     store: Store,
     consumer: String,
+    schedule: RetrySchedule,
     batch: Vec<Hold>,
 ) -> (Vec<Hold>, Result<(), String>) {
-    let rows: Vec<NewHeldMessage> = batch.iter().map(row).collect();
+    let rows: Vec<NewHeldMessage> = batch.iter().map(|held| row(held, schedule)).collect();
     let limit = store.statement_timeout();
     let written: Result<Result<(), diesel::result::Error>, StoreError> = store
         .run(move |connection| {
@@ -107,7 +118,7 @@ async fn write(
     (batch, result)
 }
 
-fn row(held: &Hold) -> NewHeldMessage {
+fn row(held: &Hold, schedule: RetrySchedule) -> NewHeldMessage {
     let Hold { delivery, event, reason, detail } = held;
     let message = &delivery.message;
     NewHeldMessage {
@@ -116,8 +127,11 @@ fn row(held: &Hold) -> NewHeldMessage {
         message_id: message.msg_id.clone(),
         event_id: event.as_ref().map(|event| event.id.clone()),
         event_type: event.as_ref().map(|event| event.event_type.clone()),
-        state: HeldState::Quarantined,
-        reason: reason.as_str(),
+        reason: *reason,
+        next_retry_at: match reason.state() {
+            HeldState::Retrying => Some(schedule.next(0, Utc::now().naive_utc())),
+            HeldState::Quarantined => None,
+        },
         detail: detail.clone(),
         body: message.msg_body.clone().into_bytes(),
         enqueued_at: delivery.enqueued_at(),

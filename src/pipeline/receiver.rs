@@ -39,6 +39,8 @@ pub struct Polling {
     pub visibility_timeout: Duration,
     /// The queue's maximum unacknowledged time, if it is known.
     pub max_unacked: Option<Duration>,
+    /// The age from which on a message is moved to safety if it cannot be applied.
+    pub rescue_after: Option<Duration>,
 }
 
 /// The actor. It starts with one poll; each that comes back full adds one, up to the limit, and each
@@ -114,7 +116,7 @@ impl Receiver {
         let (queue, client) = (self.queue.clone(), self.client.clone());
         let (router, budget) = (self.router.clone(), self.budget.clone());
         let draining = self.draining.clone();
-        let Polling { wait_seconds, visibility_timeout, .. } = self.polling;
+        let Polling { wait_seconds, visibility_timeout, rescue_after, .. } = self.polling;
         let last_poll_was_useful = self.last_poll_was_useful;
         async move {
             budget.uncrowded(last_poll_was_useful).await;
@@ -142,7 +144,11 @@ impl Receiver {
             let observed_visibility = messages.first().and_then(visible_for);
             let deliveries = messages.into_iter().zip(permits).map(|(message, mut permit)| {
                 permit.fill(message.msg_body.len());
-                Delivery { queue: queue.clone(), message, received_at, deadline, permit }
+                let left =
+                    |after: Duration| after.saturating_sub(age(&message).unwrap_or_default());
+                let rescue_at = rescue_after.map(|after| received_at + left(after));
+                let queue = queue.clone();
+                Delivery { queue, message, received_at, deadline, rescue_at, permit }
             });
             let incoming = Incoming(deliveries.collect());
             let name = queue.name.as_str();

@@ -7,11 +7,12 @@ use actix::prelude::*;
 
 use super::applier::Applier;
 use super::budget::Budget;
-use super::delivery::{Delivery, Hold, HoldReason, Work};
+use super::delivery::{Delivery, Hold, Work};
 use super::link::Link;
 use super::observer::Observation;
 use super::quarantine::Quarantine;
-use crate::event::{Event, Malformed, Pointer, decode_body};
+use crate::event::{Event, Malformed, Pointer};
+use crate::store::HoldReason;
 
 /// The messages of one poll. The answer is how many of them were kept.
 #[derive(Message)]
@@ -47,7 +48,7 @@ impl Router {
     }
 
     fn route(&self, delivery: Delivery) -> bool {
-        match open(&delivery) {
+        match delivery.queue.reader.read(&delivery.message.msg_body) {
             Ok(event) => self.pass_on(event, delivery),
             Err(Malformed(detail)) => {
                 let reason = HoldReason::Malformed;
@@ -80,11 +81,6 @@ impl Router {
         route.shards[shard as usize].send(work);
         true
     }
-}
-
-fn open(delivery: &Delivery) -> Result<Event, Malformed> {
-    let text = decode_body(&delivery.message.msg_body, delivery.queue.body_encoding)?;
-    delivery.queue.envelope.open(&text)
 }
 
 /// FNV-1a, 64 bits: the same in every process and version, so that copies of an event, or events of

@@ -1,6 +1,6 @@
 //! Puts the actors together.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,15 +11,19 @@ use super::budget::{Budget, BudgetUse};
 use super::concurrency::Concurrency;
 use super::delivery::QueueContext;
 use super::health::Health;
+use super::held_retry::{HeldRetry, RetrySchedule};
 use super::link::Link;
 use super::observer::Observer;
+use super::purger::{Purge, Purger, Retention};
 use super::quarantine::Quarantine;
 use super::receiver::{Polling, Receiver};
+use super::retrier::Retrier;
 use super::router::{Route, Router};
 use super::supervisor::{Board, Supervision, Supervisor};
+use super::transaction::Application;
 use crate::cmq::Client;
-use crate::event::{BodyEncoding, Envelope};
-use crate::handler::Registry;
+use crate::event::EventReader;
+use crate::handler::{ErasedApplier, Registry};
 use crate::store::Store;
 
 /// A batch that takes longer than this is given up with its Applier: well beyond any statement
@@ -32,14 +36,14 @@ pub struct QueueOptions {
     pub name: String,
     /// The client of its endpoint.
     pub client: Client,
-    /// How bodies are encoded.
-    pub body_encoding: BodyEncoding,
-    /// Where in a body the event stands.
-    pub envelope: Envelope,
+    /// Reads events out of its bodies.
+    pub reader: EventReader,
     /// The queue's visibility time-out.
     pub visibility_timeout: Duration,
     /// The queue's maximum unacknowledged time, if it is known.
     pub max_unacked: Option<Duration>,
+    /// The age from which on a message is moved to safety if it cannot be applied.
+    pub rescue_after: Option<Duration>,
     /// Length of a long poll in seconds.
     pub polling_wait_seconds: u32,
     /// Long polls at the same time while the queue is full.
@@ -60,6 +64,10 @@ pub struct PipelineOptions {
     pub registry: Registry,
     /// The queues.
     pub queues: Vec<QueueOptions>,
+    /// When held messages are tried again.
+    pub retry_schedule: RetrySchedule,
+    /// Which claims are deleted, and when.
+    pub retention: Vec<Retention>,
     /// How the actors are watched.
     pub supervision: Supervision,
     /// Who is told what happens.
@@ -80,7 +88,9 @@ impl Pipeline {
     /// Starts all actors in a thread of their own and supervises them from the current actix system;
     /// consumption begins at once.
     pub fn start(options: PipelineOptions) -> Self {
-        let PipelineOptions { consumer, store, registry, queues, supervision, observer } = options;
+        let PipelineOptions { consumer, store, registry, queues, supervision, observer, .. } =
+            options;
+        let (schedule, retention) = (options.retry_schedule, options.retention);
         let mut starting = Starting {
             supervisor: Supervisor::new(supervision),
             budgets: Vec::new(),
@@ -89,9 +99,21 @@ impl Pipeline {
             quarantine: Link::new(),
             observer,
         };
-        starting.quarantine(consumer.clone(), store.clone());
+        starting.quarantine(consumer.clone(), store.clone(), schedule);
         let event_types = registry.iter().map(|(event_type, _)| event_type.to_owned()).collect();
-        let routes = starting.appliers(&consumer, &store, &registry);
+        let applications = applications(&consumer, &store, &registry, &retention);
+        let routes = starting.appliers(&applications, store.concurrency());
+        let reader = |queue: &QueueOptions| (queue.name.clone(), queue.reader.clone());
+        let readers = queues.iter().map(reader).collect();
+        let (name, shared) = (consumer.clone(), store.clone());
+        starting.retrier(HeldRetry {
+            consumer: name,
+            store: shared,
+            applications,
+            readers,
+            schedule,
+        });
+        starting.purger(Purge { consumer, store, retention });
         for queue in queues {
             starting.queue(queue, routes.clone());
         }
@@ -153,39 +175,53 @@ struct Starting {
 }
 
 impl Starting {
-    fn quarantine(&mut self, consumer: String, store: Store) {
+    fn quarantine(&mut self, consumer: String, store: Store, schedule: RetrySchedule) {
         let (link, observer) = (self.quarantine.clone(), self.observer.clone());
         let health = self.health.clone();
         self.supervisor.supervise("quarantine".into(), link, move |_| {
-            Quarantine::new(consumer.clone(), store.clone(), observer.clone(), health.clone())
+            let (store, health) = (store.clone(), health.clone());
+            Quarantine::new(consumer.clone(), store, schedule, observer.clone(), health)
+        });
+    }
+
+    fn retrier(&mut self, retry: HeldRetry) {
+        let (retry, observer) = (Arc::new(retry), self.observer.clone());
+        self.supervisor.supervise("retrier".into(), Link::new(), move |_| {
+            Retrier::new(retry.clone(), observer.clone())
+        });
+    }
+
+    fn purger(&mut self, purge: Purge) {
+        if purge.retention.is_empty() {
+            return;
+        }
+        let (purge, observer) = (Arc::new(purge), self.observer.clone());
+        self.supervisor.supervise("purger".into(), Link::new(), move |_| {
+            Purger::new(purge.clone(), observer.clone())
         });
     }
 
     fn appliers(
         &mut self,
-        consumer: &str,
-        store: &Store,
-        registry: &Registry,
+        applications: &BTreeMap<String, Arc<Application>>,
+        connections: usize,
     ) -> HashMap<String, Route> {
-        let default_shards = shards_per_type(store.concurrency(), registry.len());
+        let default_shards = shards_per_type(connections, applications.len());
         let mut routes = HashMap::new();
-        for (share, (event_type, applier)) in registry.iter().enumerate() {
-            let policy = applier.policy();
+        for (share, (event_type, application)) in applications.iter().enumerate() {
+            let policy = application.applier.policy();
             let count = policy.shards.unwrap_or(default_shards);
+            let partition_key = policy.partition_key.clone();
             let group = Arc::new(Group {
-                event_type: event_type.to_owned(),
-                applier: applier.clone(),
+                application: application.clone(),
                 policy,
-                consumer: consumer.to_owned(),
                 concurrency: Concurrency::new(count),
                 stuck_after: STUCK_AFTER,
-                store: store.clone(),
                 quarantine: self.quarantine.clone(),
                 observer: self.observer.clone(),
                 health: self.health.clone(),
             });
             let shards = (0..count).map(|shard| self.shard(&group, shard)).collect();
-            let partition_key = group.policy.partition_key.clone();
             routes.insert(event_type.to_owned(), Route { share, shards, partition_key });
         }
         routes
@@ -193,7 +229,7 @@ impl Starting {
 
     fn shard(&mut self, group: &Arc<Group>, shard: usize) -> Link<Applier> {
         let (link, group) = (Link::new(), group.clone());
-        let name = format!("applier/{}/{shard}", group.event_type);
+        let name = format!("applier/{}/{shard}", group.application.event_type);
         self.supervisor
             .supervise(name, link.clone(), move |heart| Applier::new(group.clone(), shard, heart));
         link
@@ -211,8 +247,7 @@ impl Starting {
         let (acker, router) = (Link::new(), Link::new());
         let queue = Arc::new(QueueContext {
             name: options.name,
-            body_encoding: options.body_encoding,
-            envelope: options.envelope,
+            reader: options.reader,
             acker: acker.clone(),
             observer: self.observer.clone(),
             health: self.health.clone(),
@@ -222,6 +257,7 @@ impl Starting {
             wait_seconds: options.polling_wait_seconds,
             visibility_timeout: options.visibility_timeout,
             max_unacked: options.max_unacked,
+            rescue_after: options.rescue_after,
         };
         let (context, client) = (queue.clone(), options.client.clone());
         self.supervisor.supervise(format!("acker/{}", queue.name), acker, move |_| {
@@ -238,6 +274,27 @@ impl Starting {
             Receiver::new(queue, client, router, budget, polling, draining.clone())
         });
     }
+}
+
+/// How the events of each registered type are applied.
+pub fn applications(
+    consumer: &str,
+    store: &Store,
+    registry: &Registry,
+    retention: &[Retention],
+) -> BTreeMap<String, Arc<Application>> {
+    let application = |(event_type, applier): (&str, &Arc<dyn ErasedApplier>)| {
+        let application = Application {
+            event_type: event_type.to_owned(),
+            applier: applier.clone(),
+            consumer: consumer.to_owned(),
+            store: store.clone(),
+            has_horizon: retention.iter().any(|rule| rule.event_type == event_type),
+            keep_payload: applier.policy().keep_payload,
+        };
+        (event_type.to_owned(), Arc::new(application))
+    };
+    registry.iter().map(application).collect()
 }
 
 /// One connection is left for holding messages; the rest is divided evenly, so that a type whose

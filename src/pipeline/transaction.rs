@@ -2,15 +2,49 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use super::applier::Group;
-use super::delivery::Work;
 use super::supervisor::panic_text;
-use crate::event::Digest;
-use crate::handler::{ApplyError, EventContext, Outcome};
+use crate::event::{Digest, Event};
+use crate::handler::{ApplyError, ErasedApplier, EventContext, Outcome};
 use crate::store::{
-    Claim, DatabaseErrorClass, DbConnection, NewClaim, claim, classify, in_transaction,
+    Claim, DatabaseErrorClass, DbConnection, NewClaim, Store, claim, classify, horizon,
+    in_transaction,
 };
+
+/// How events of one type are applied.
+pub struct Application {
+    /// The event type.
+    pub event_type: String,
+    /// What is done with an event.
+    pub applier: Arc<dyn ErasedApplier>,
+    /// The consumer whose claims these are.
+    pub consumer: String,
+    /// The database.
+    pub store: Store,
+    /// Whether claims of this type are ever deleted, so that events may be too old.
+    pub has_horizon: bool,
+    /// Whether payloads are kept.
+    pub keep_payload: bool,
+}
+
+/// An event that wants to be applied.
+#[derive(Clone, Copy)]
+pub struct Candidate<'a> {
+    /// The event.
+    pub event: &'a Event,
+    /// Whose it is, where its event type declares that.
+    pub partition_key: Option<&'a str>,
+    /// The queue it came from.
+    pub queue: &'a str,
+    /// The message that brought it.
+    pub message_id: &'a str,
+    /// 1 at the first try.
+    pub attempt: u32,
+    /// Whether a person takes the responsibility that it was not applied before its claim could have
+    /// been forgotten.
+    pub may_be_past_horizon: bool,
+}
 
 /// How one event of a batch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +57,8 @@ pub enum Verdict {
     Conflict(String),
     /// Refused for good.
     Rejected(String),
+    /// Too old for it to be known whether it was applied before.
+    PastHorizon(String),
     /// Rolled back; to be tried again, because of what the event itself did.
     Failed(String),
     /// Rolled back; to be tried again, because another transaction was in the way.
@@ -60,9 +96,8 @@ pub struct BatchResult {
 /// Applies a batch in one transaction; if an event of it fails, or other transactions are in the way
 /// of its many rows, each event in a transaction of its own, so that none fails for its neighbour.
 /// Blocks.
-pub fn apply_batch(group: &Group, batch: &[Work]) -> BatchResult {
-    let all: Vec<&Work> = batch.iter().collect();
-    let failure = match try_batch(group, &all) {
+pub fn apply_batch(application: &Application, batch: &[Candidate<'_>]) -> BatchResult {
+    let failure = match try_batch(application, batch) {
         Ok(verdicts) => return BatchResult { verdicts, contended: false },
         Err(failure) => failure,
     };
@@ -72,20 +107,20 @@ pub fn apply_batch(group: &Group, batch: &[Work]) -> BatchResult {
         Failure::Event(verdict) | Failure::Everything(verdict) if batch.len() == 1 => {
             vec![verdict]
         }
-        Failure::Event(_) | Failure::Everything(_) => one_by_one(group, batch),
+        Failure::Event(_) | Failure::Everything(_) => one_by_one(application, batch),
     };
     BatchResult { verdicts, contended }
 }
 
-fn one_by_one(group: &Group, batch: &[Work]) -> Vec<Verdict> {
+fn one_by_one(application: &Application, batch: &[Candidate<'_>]) -> Vec<Verdict> {
     let mut unavailable: Option<Verdict> = None;
     batch
         .iter()
-        .map(|work| {
+        .map(|candidate| {
             if let Some(verdict) = &unavailable {
                 return verdict.clone();
             }
-            match try_batch(group, &[work]) {
+            match try_batch(application, &[*candidate]) {
                 Ok(mut verdicts) => verdicts.remove(0),
                 Err(Failure::Event(verdict)) => verdict,
                 Err(Failure::Everything(verdict)) => {
@@ -100,11 +135,11 @@ fn one_by_one(group: &Group, batch: &[Work]) -> Vec<Verdict> {
 }
 
 /// A panic unwinds through the connection's guard, so the pool discards the connection.
-fn try_batch(group: &Group, batch: &[&Work]) -> Result<Vec<Verdict>, Failure> {
+fn try_batch(application: &Application, batch: &[Candidate<'_>]) -> Result<Vec<Verdict>, Failure> {
     let attempt = AssertUnwindSafe(|| {
-        group.store.run_here(|connection| {
-            let limit = group.store.statement_timeout();
-            in_transaction(connection, limit, |tx| claim_and_apply(tx, group, batch))
+        application.store.run_here(|connection| {
+            let limit = application.store.statement_timeout();
+            in_transaction(connection, limit, |tx| claim_and_apply(tx, application, batch))
         })
     });
     match catch_unwind(attempt) {
@@ -119,20 +154,22 @@ fn try_batch(group: &Group, batch: &[&Work]) -> Result<Vec<Verdict>, Failure> {
 
 fn claim_and_apply(
     tx: &mut DbConnection,
-    group: &Group,
-    batch: &[&Work],
+    application: &Application,
+    batch: &[Candidate<'_>],
 ) -> Result<Vec<Verdict>, Failure> {
     let mut firsts = first_of_each_id(batch);
     // Every process locks rows in the same order, so that none waits for another in a circle.
-    firsts.sort_by(|one, other| one.partition_key.cmp(&other.partition_key));
-    let claims: Vec<NewClaim<'_>> = firsts.iter().map(|work| new_claim(work)).collect();
-    let answers = claim(tx, &group.consumer, &claims)?;
+    firsts.sort_by_key(|candidate| candidate.partition_key);
+    let claims: Vec<NewClaim<'_>> =
+        firsts.iter().map(|candidate| candidate.new_claim(application.keep_payload)).collect();
+    let answers = claim(tx, &application.consumer, &claims)?;
+    refuse_what_is_past_the_horizon(tx, application, &firsts, &answers)?;
     let mut applied: HashMap<&str, Option<Vec<u8>>> = HashMap::with_capacity(firsts.len());
-    for (work, answer) in firsts.iter().zip(answers) {
+    for (candidate, answer) in firsts.iter().zip(answers) {
         let known = match answer {
             Claim::Known(digest) => Some(digest),
             Claim::Fresh => {
-                apply(tx, group, work)?;
+                apply(tx, application, candidate)?;
                 None
             }
             Claim::Vanished => {
@@ -140,15 +177,15 @@ fn claim_and_apply(
                 return Err(Failure::Everything(Verdict::Contention(text)));
             }
         };
-        applied.insert(&work.event.id, known);
+        applied.insert(&candidate.event.id, known);
     }
     Ok(batch
         .iter()
-        .map(|work| match applied.get_mut(work.event.id.as_str()) {
-            Some(Some(digest)) => compare(work, digest),
+        .map(|candidate| match applied.get_mut(candidate.event.id.as_str()) {
+            Some(Some(digest)) => compare(candidate.event, digest),
             // The first copy is the one that was applied; the next are compared with it.
             Some(fresh) => {
-                *fresh = Some(work.event.digest.0.to_vec());
+                *fresh = Some(candidate.event.digest.0.to_vec());
                 Verdict::Applied
             }
             None => unreachable!("each id of the batch was claimed"),
@@ -156,26 +193,63 @@ fn claim_and_apply(
         .collect())
 }
 
-fn first_of_each_id<'a>(batch: &[&'a Work]) -> Vec<&'a Work> {
+fn first_of_each_id<'a>(batch: &[Candidate<'a>]) -> Vec<Candidate<'a>> {
     let mut seen = std::collections::HashSet::with_capacity(batch.len());
-    batch.iter().copied().filter(|work| seen.insert(work.event.id.as_str())).collect()
+    batch.iter().copied().filter(|candidate| seen.insert(candidate.event.id.as_str())).collect()
 }
 
-fn new_claim(work: &Work) -> NewClaim<'_> {
-    NewClaim {
-        event_id: &work.event.id,
-        event_type: &work.event.event_type,
-        payload_digest: &work.event.digest.0,
-        message_id: &work.delivery.message.msg_id,
-        occurred_at: work.event.occurred_at.map(|time| time.naive_utc()),
+/// After the claims, by a later statement of the same transaction: a claim that is fresh because a purge
+/// took the old row away sees the horizon that was committed before the row went. A check before the
+/// claims could see the old horizon, and the claim then miss the row.
+fn refuse_what_is_past_the_horizon(
+    tx: &mut DbConnection,
+    application: &Application,
+    candidates: &[Candidate<'_>],
+    answers: &[Claim],
+) -> Result<(), Failure> {
+    if !application.has_horizon || !answers.contains(&Claim::Fresh) {
+        return Ok(());
+    }
+    let found = horizon(tx, &application.consumer, &application.event_type)?;
+    let Some(horizon) = found else { return Ok(()) };
+    for (candidate, answer) in candidates.iter().zip(answers) {
+        let time = candidate.event.event_time.map(|time| time.naive_utc());
+        if *answer == Claim::Fresh
+            && !candidate.may_be_past_horizon
+            && let Some(time) = time.filter(|time| *time < horizon)
+        {
+            return Err(Failure::Event(Verdict::PastHorizon(format!(
+                "older than the de-duplication horizon: its time is {time}, the horizon {horizon} \
+                 (UTC), so it cannot be known whether it was applied before"
+            ))));
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Candidate<'a> {
+    fn new_claim(&self, keep_payload: bool) -> NewClaim<'a> {
+        let event = self.event;
+        NewClaim {
+            event_id: &event.id,
+            event_type: &event.event_type,
+            payload_digest: &event.digest.0,
+            message_id: self.message_id,
+            occurred_at: event.occurred_at.map(|time| time.naive_utc()),
+            event_time: event.event_time.map(|time| time.naive_utc()),
+            payload: keep_payload.then(|| event.payload.as_str()),
+        }
     }
 }
 
-fn apply(tx: &mut DbConnection, group: &Group, work: &Work) -> Result<(), Failure> {
-    let Work { event, delivery, failures, .. } = work;
-    let message_id = &delivery.message.msg_id;
-    let context = EventContext::new(event, &delivery.queue.name, message_id, failures + 1);
-    match group.applier.apply(tx, &context) {
+fn apply(
+    tx: &mut DbConnection,
+    application: &Application,
+    candidate: &Candidate<'_>,
+) -> Result<(), Failure> {
+    let Candidate { event, queue, message_id, attempt, .. } = *candidate;
+    let context = EventContext::new(event, queue, message_id, attempt);
+    match application.applier.apply(tx, &context) {
         Ok(Outcome::Applied) => Ok(()),
         Ok(Outcome::Rejected(reason)) => Err(Failure::Event(Verdict::Rejected(reason))),
         Err(ApplyError::Retry(reason)) => Err(Failure::Event(Verdict::Failed(reason))),
@@ -183,15 +257,15 @@ fn apply(tx: &mut DbConnection, group: &Group, work: &Work) -> Result<(), Failur
     }
 }
 
-fn compare(work: &Work, applied: &[u8]) -> Verdict {
-    let incoming = work.event.digest;
-    if incoming.0 == applied {
+fn compare(event: &Event, applied: &[u8]) -> Verdict {
+    let same = |digest: Digest| digest.0 == applied;
+    if same(event.digest) || event.digest_without_time.is_some_and(same) {
         return Verdict::Duplicate;
     }
     let applied = applied.try_into().map(Digest).unwrap_or(Digest([0; 32]));
     Verdict::Conflict(format!(
         "the event {:?} was applied before with another payload: its digest was {applied} and is \
-         {incoming} now",
-        work.event.id
+         {} now",
+        event.id, event.digest
     ))
 }

@@ -20,8 +20,12 @@ pub struct NewClaim<'a> {
     pub payload_digest: &'a [u8],
     /// The message that brought it.
     pub message_id: &'a str,
-    /// When it happened, UTC.
+    /// When it happened, UTC, by the producer's word.
     pub occurred_at: Option<NaiveDateTime>,
+    /// The time that is fixed with the id, UTC; a row without one is never purged.
+    pub event_time: Option<NaiveDateTime>,
+    /// The payload, where it is to be kept.
+    pub payload: Option<&'a str>,
 }
 
 /// What a claim found.
@@ -124,6 +128,8 @@ mod sqlite {
                     p::message_id.eq(claim.message_id),
                     p::occurred_at.eq(claim.occurred_at),
                     p::processed_at.eq(processed_at),
+                    p::event_time.eq(claim.event_time),
+                    p::payload.eq(claim.payload),
                 ))
                 .on_conflict((p::consumer, p::event_id))
                 .do_nothing()
@@ -153,13 +159,15 @@ mod postgres {
         digests: Vec<&'a [u8]>,
         message_ids: Vec<&'a str>,
         occurred_at: Vec<Option<NaiveDateTime>>,
+        event_times: Vec<Option<NaiveDateTime>>,
+        payloads: Vec<Option<&'a str>>,
     }
 
     impl QueryFragment<Pg> for InsertClaims<'_> {
         fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
             out.push_sql(
                 "INSERT INTO processed_event (consumer, processed_at, event_id, event_type, \
-                 payload_digest, message_id, occurred_at) SELECT ",
+                 payload_digest, message_id, occurred_at, event_time, payload) SELECT ",
             );
             out.push_bind_param::<Text, _>(self.consumer)?;
             out.push_sql(", ");
@@ -174,6 +182,10 @@ mod postgres {
             out.push_bind_param::<Array<Text>, _>(&self.message_ids)?;
             out.push_sql(", ");
             out.push_bind_param::<Array<Nullable<Timestamp>>, _>(&self.occurred_at)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Array<Nullable<Timestamp>>, _>(&self.event_times)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Array<Nullable<Text>>, _>(&self.payloads)?;
             out.push_sql(") ON CONFLICT (consumer, event_id) DO NOTHING RETURNING event_id");
             Ok(())
         }
@@ -203,6 +215,8 @@ mod postgres {
             digests: claims.iter().map(|claim| claim.payload_digest).collect(),
             message_ids: claims.iter().map(|claim| claim.message_id).collect(),
             occurred_at: claims.iter().map(|claim| claim.occurred_at).collect(),
+            event_times: claims.iter().map(|claim| claim.event_time).collect(),
+            payloads: claims.iter().map(|claim| claim.payload).collect(),
         };
         Ok(statement.load::<String>(connection)?.into_iter().collect())
     }
@@ -265,6 +279,8 @@ mod mysql {
                 p::message_id.eq(claim.message_id.to_owned()),
                 p::occurred_at.eq(claim.occurred_at),
                 p::processed_at.eq(processed_at),
+                p::event_time.eq(claim.event_time),
+                p::payload.eq(claim.payload.map(str::to_owned)),
             )
         };
         let rows: Vec<_> = claims.iter().map(row).collect();

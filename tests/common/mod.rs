@@ -349,6 +349,9 @@ fn text_of(observation: &Observation<'_>) -> String {
         Observation::PollFailed { reason, .. } => format!("poll failed: {reason}"),
         Observation::Committed { events, .. } => format!("committed {events}"),
         Observation::DeleteFailed { reason, .. } => format!("delete failed: {reason}"),
+        Observation::HeldRetried { outcome } => format!("held retried: {outcome}"),
+        Observation::HeldCounted { counts } => format!("held counted: {}", counts.len()),
+        Observation::Purged { event_type, claims, .. } => format!("purged {event_type}: {claims}"),
     }
 }
 

@@ -1,5 +1,9 @@
 //! `held_message`: messages that could not be applied, kept with their reason.
 
+mod browse;
+mod discard;
+mod retry;
+
 use chrono::NaiveDateTime;
 use diesel::dsl::sql;
 use diesel::prelude::*;
@@ -9,9 +13,15 @@ use diesel::sql_types::{BigInt, Text};
 use super::connection::DbConnection;
 use super::schema::held_message;
 
+pub use browse::{HeldCount, HeldFilter, HeldMessage, find_held, held_counts, list_held};
+pub use discard::{Discard, discard};
+pub use retry::{due, lease, postpone, quarantine, release, schedule};
+
 /// What becomes of a held message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldState {
+    /// Is tried again from the table, with growing delays.
+    Retrying,
     /// Needs a person.
     Quarantined,
 }
@@ -20,7 +30,65 @@ impl HeldState {
     /// The value of the column `state`.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Retrying => "retrying",
             Self::Quarantined => "quarantined",
+        }
+    }
+}
+
+/// Why a message is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldReason {
+    /// The body is no event.
+    Malformed,
+    /// No applier for its event type.
+    UnknownType,
+    /// The event id was applied before with another payload.
+    Conflict,
+    /// The applier or the schema refused it.
+    Rejected,
+    /// It failed as often as it may in one process.
+    Failing,
+    /// It could not be applied before its queue would have dropped it.
+    Rescued,
+    /// It failed as often as it may from the table, too.
+    RetriesExhausted,
+    /// It is older than the de-duplication horizon.
+    PastHorizon,
+}
+
+impl HoldReason {
+    /// All reasons.
+    pub const ALL: [Self; 8] = [
+        Self::Malformed,
+        Self::UnknownType,
+        Self::Conflict,
+        Self::Rejected,
+        Self::Failing,
+        Self::Rescued,
+        Self::RetriesExhausted,
+        Self::PastHorizon,
+    ];
+
+    /// The value of the column `reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::UnknownType => "unknown_type",
+            Self::Conflict => "conflict",
+            Self::Rejected => "rejected",
+            Self::Failing => "failing",
+            Self::Rescued => "rescued",
+            Self::RetriesExhausted => "retries_exhausted",
+            Self::PastHorizon => "past_horizon",
+        }
+    }
+
+    /// What becomes of a message that is held for this reason.
+    pub fn state(self) -> HeldState {
+        match self {
+            Self::Failing | Self::Rescued => HeldState::Retrying,
+            _ => HeldState::Quarantined,
         }
     }
 }
@@ -38,10 +106,10 @@ pub struct NewHeldMessage {
     pub event_id: Option<String>,
     /// The event's type, where one could be read.
     pub event_type: Option<String>,
-    /// What becomes of it.
-    pub state: HeldState,
-    /// The kind of reason, a word.
-    pub reason: &'static str,
+    /// The kind of reason; it decides what becomes of the message.
+    pub reason: HoldReason,
+    /// When it is tried again, UTC, if it is retrying.
+    pub next_retry_at: Option<NaiveDateTime>,
     /// The reason in a sentence. NUL, which PostgreSQL cannot hold, is taken out.
     pub detail: String,
     /// The body, byte by byte as it was received.
@@ -50,8 +118,8 @@ pub struct NewHeldMessage {
     pub enqueued_at: Option<NaiveDateTime>,
 }
 
-/// Writes a message down. Another copy of what is held already is counted there; the same message
-/// again changes nothing but the time.
+/// Writes a message down. Another copy of what is held already is counted there, and what is said of it
+/// last counts; the same message again changes nothing but that.
 ///
 /// # Errors
 /// The database's.
@@ -73,13 +141,14 @@ pub fn hold(
                     h::message_id.eq(&message.message_id),
                     h::event_id.eq(&message.event_id),
                     h::event_type.eq(&message.event_type),
-                    h::state.eq(message.state.as_str()),
-                    h::reason.eq(message.reason),
+                    h::state.eq(message.reason.state().as_str()),
+                    h::reason.eq(message.reason.as_str()),
                     h::detail.eq(&detail),
                     h::body.eq(&message.body),
                     h::enqueued_at.eq(message.enqueued_at),
                     h::first_held_at.eq(now),
                     h::last_held_at.eq(now),
+                    h::next_retry_at.eq(message.next_retry_at),
                 ))
                 .on_conflict($conflict)
                 .do_update()
@@ -89,7 +158,9 @@ pub fn hold(
                             .bind::<Text, _>(&message.message_id)
                             .sql(" THEN 0 ELSE 1 END")),
                     h::message_id.eq(&message.message_id),
-                    h::reason.eq(message.reason),
+                    h::state.eq(message.reason.state().as_str()),
+                    h::reason.eq(message.reason.as_str()),
+                    h::next_retry_at.eq(message.next_retry_at),
                     h::detail.eq(&detail),
                     h::last_held_at.eq(now),
                 ))
