@@ -7,8 +7,9 @@ use std::time::Duration;
 use common::{Database, Kind, store_options};
 use diesel::result::{DatabaseErrorKind, Error};
 use hapax::store::{
-    Claim, DatabaseErrorClass, HoldReason, JsonText, NewClaim, NewHeldMessage, SqlValue, Statement,
-    Store, StoreOptions, claim, classify, hold, in_transaction, migrate,
+    Claim, DatabaseErrorClass, HoldReason, Horizon, JsonText, NewClaim, NewHeldMessage, SqlValue,
+    Statement, Store, StoreOptions, advance_horizon, claim, classify, hold, horizon,
+    in_transaction, migrate, purge_claims,
 };
 
 on_each_database!(
@@ -16,6 +17,7 @@ on_each_database!(
     a_rolled_back_claim_is_fresh_again,
     a_transaction_that_ended_within_is_not_taken_for_committed,
     ids_are_told_apart_byte_by_byte,
+    a_claim_that_a_purge_made_fresh_sees_the_horizon,
     only_the_claims_own_key_counts_as_known,
     instances_that_start_at_once_migrate_once,
     a_message_held_again_is_one_row,
@@ -76,6 +78,43 @@ async fn a_rolled_back_claim_is_fresh_again(kind: Kind) {
     assert!(failed.is_err());
     assert_eq!(database.processed(), 0);
     assert_eq!(claim_now(&store, "c", &["a"]).unwrap(), [Claim::Fresh]);
+}
+
+/// The purge comes between the begin of the transaction and its claim. SQLite's begin locks it out.
+async fn a_claim_that_a_purge_made_fresh_sees_the_horizon(kind: Kind) {
+    if kind == Kind::Sqlite {
+        return;
+    }
+    let (_database, store) = migrated(kind);
+    let at = |day: &str| format!("2025-{day}T00:00:00").parse::<chrono::NaiveDateTime>().unwrap();
+    let old = NewClaim { event_time: Some(at("11-01")), ..new_claim("old") };
+    let claim_old = |tx: &mut _| claim(tx, "c", &[old]);
+    store.run_here(|c| in_transaction(c, LIMIT, claim_old)).unwrap().unwrap();
+    let (event_type, event_time) = ("t".to_owned(), "occurred_at".to_owned());
+    let to = Horizon { event_type, event_time, horizon: at("12-01") };
+    let forget = || {
+        let advance = |tx: &mut _| advance_horizon(tx, "c", &to).map(drop);
+        store.run_here(|c| in_transaction(c, LIMIT, advance)).unwrap().unwrap();
+        let purge = |tx: &mut _| purge_claims(tx, "c", "t", to.horizon, 10);
+        assert_eq!(store.run_here(|c| in_transaction(c, LIMIT, purge)).unwrap().unwrap(), 1);
+    };
+    let (before, answer, after) = store
+        .run_here(|connection| {
+            in_transaction(connection, LIMIT, |tx| {
+                let before = horizon(tx, "c", "t")?;
+                forget();
+                let answer = claim(tx, "c", &[old])?;
+                Ok::<_, Error>((before, answer, horizon(tx, "c", "t")?))
+            })
+        })
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (before, answer.as_slice()),
+        (None, &[Claim::Fresh][..]),
+        "a check before misses it"
+    );
+    assert_eq!(after, Some(to.horizon));
 }
 
 /// As an applier's that swallows a database error and goes on.
