@@ -99,7 +99,7 @@ async fn what_was_forgotten_is_refused_and_what_is_remembered_is_a_duplicate(kin
     // Beside the service, whose own purge finds nothing to do before there is a recent event.
     setting.deliver(&[old.clone(), disputed.clone()]).await;
     setting.deliver(&[disputed_conflict]).await;
-    setting.deliver(&[recent.clone()]).await;
+    setting.deliver(std::slice::from_ref(&recent)).await;
     assert_eq!(setting.database.balance(1), 3);
     setting.purge_now().await;
     let left = "SELECT event_id AS value FROM processed_event ORDER BY event_id";
