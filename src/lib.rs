@@ -51,6 +51,7 @@ pub mod cmq;
 pub mod config;
 pub mod emulator;
 pub mod event;
+mod failpoint;
 pub mod handler;
 pub mod pipeline;
 pub mod service;

@@ -5,6 +5,7 @@ mod check;
 mod demo;
 #[cfg(feature = "sqlite")]
 mod dev;
+mod drill;
 mod emulator;
 mod held;
 mod inspect;
@@ -57,6 +58,10 @@ enum Command {
     Migrate(ConfigArguments),
     /// Check configuration, database and queues, and list what is wrong
     Check(ConfigArguments),
+    /// Play the faults that have to be survived, with real processes, on your database or an embedded one
+    Drill(drill::DrillArguments),
+    #[command(hide = true)]
+    DrillWorker(drill::WorkerArguments),
     /// Look at held messages, try them again, or give them up
     Held(held::HeldArguments),
     /// Say what is known of an event: whether it was applied, when, and whether it is held
@@ -103,6 +108,8 @@ pub fn main() -> ExitCode {
         Command::Send(arguments) => send::send(arguments),
         Command::Migrate(arguments) => migrate::migrate(&arguments.config),
         Command::Check(arguments) => check::check(&arguments.config),
+        Command::Drill(arguments) => drill::drill(&arguments),
+        Command::DrillWorker(arguments) => drill::worker(&arguments),
         Command::Held(arguments) => held::held(arguments),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Verify(arguments) => verify::verify(&arguments),

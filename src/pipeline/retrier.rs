@@ -7,7 +7,7 @@ use actix::prelude::*;
 use chrono::{TimeDelta, Utc};
 use tokio::time::Instant;
 
-use super::held_retry::HeldRetry;
+use super::held_retry::{HeldRetry, RetryOutcome};
 use super::observer::{Observation, Observer};
 use crate::store::{HeldCount, due, held_counts, in_transaction, lease};
 
@@ -41,16 +41,8 @@ impl Retrier {
     }
 
     fn look(&mut self, context: &mut Context<Self>) {
-        let is_time = self.counted_at.is_none_or(|at| at.elapsed() >= COUNT_INTERVAL);
-        let (retry, observer) = (self.retry.clone(), self.observer.clone());
-        let look = async move {
-            let turn = retry.store.turn().await;
-            let blocking = tokio::task::spawn_blocking(move || {
-                let _turn = turn;
-                look_now(&retry, &observer, is_time)
-            });
-            blocking.await.unwrap_or_else(|error| Err(error.to_string()))
-        };
+        let count = self.counted_at.is_none_or(|at| at.elapsed() >= COUNT_INTERVAL);
+        let look = look(self.retry.clone(), self.observer.clone(), count);
         context.spawn(look.into_actor(self).map(|found, retrier, context| {
             let found = found.unwrap_or_else(|reason| {
                 tracing::debug!(reason, "held messages could not be looked at");
@@ -66,37 +58,50 @@ impl Retrier {
     }
 }
 
-fn look_now(retry: &HeldRetry, observer: &Observer, count: bool) -> Result<Look, String> {
+async fn look(retry: Arc<HeldRetry>, observer: Observer, count: bool) -> Result<Look, String> {
     let limit = retry.store.statement_timeout();
-    let now = Utc::now().naive_utc();
+    let consumer = retry.consumer.clone();
     let (ids, counts) = retry
         .store
-        .run_here(|connection| {
+        .run(move |connection| {
             in_transaction(connection, limit, |tx| {
-                let counts = count.then(|| held_counts(tx, &retry.consumer)).transpose()?;
-                let ids = due(tx, &retry.consumer, now, MAX_MESSAGES)?;
+                let counts = count.then(|| held_counts(tx, &consumer)).transpose()?;
+                let ids = due(tx, &consumer, Utc::now().naive_utc(), MAX_MESSAGES)?;
                 Ok::<_, diesel::result::Error>((ids, counts))
             })
         })
+        .await
         .map_err(|error| error.to_string())?
         .map_err(|error| error.to_string())?;
     let mut tried = 0;
     for id in ids {
-        let take = |connection: &mut _| {
-            in_transaction(connection, limit, |tx| lease(tx, id, now, now + LEASE))
-        };
-        match retry.store.run_here(take) {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => continue,
-            Ok(Err(error)) => return Err(error.to_string()),
-            Err(error) => return Err(error.to_string()),
-        }
-        let outcome = retry.retry(id, false)?;
+        // A turn a message: on SQLite the appliers wait meanwhile.
+        let turn = retry.store.turn().await;
+        let retry = retry.clone();
+        let blocking = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            try_if_free(&retry, id)
+        });
+        let Some(outcome) = blocking.await.map_err(|error| error.to_string())?? else { continue };
         tracing::info!(held_id = id, outcome = outcome.as_str(), "tried a held message");
         observer(&Observation::HeldRetried { outcome: outcome.as_str() });
         tried += 1;
     }
     Ok(Look { tried, counts })
+}
+
+/// Nothing if another instance tries it.
+fn try_if_free(retry: &HeldRetry, id: i64) -> Result<Option<RetryOutcome>, String> {
+    let (now, limit) = (Utc::now().naive_utc(), retry.store.statement_timeout());
+    let take = |connection: &mut _| {
+        in_transaction(connection, limit, |tx| lease(tx, id, now, now + LEASE))
+    };
+    match retry.store.run_here(take) {
+        Ok(Ok(true)) => retry.retry(id, false).map(Some),
+        Ok(Ok(false)) => Ok(None),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 impl Actor for Retrier {

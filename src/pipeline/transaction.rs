@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::supervisor::panic_text;
 use crate::event::{Digest, Event};
+use crate::failpoint::{FailPoint, reach};
 use crate::handler::{ApplyError, ErasedApplier, EventContext, Outcome};
 use crate::store::{
     Claim, DatabaseErrorClass, DbConnection, NewClaim, Store, claim, classify, horizon,
@@ -143,6 +144,10 @@ fn try_batch(application: &Application, batch: &[Candidate<'_>]) -> Result<Vec<V
         })
     });
     match catch_unwind(attempt) {
+        Ok(Ok(Ok(_))) if reach(FailPoint::AfterCommit) => {
+            let text = "the answer to the commit was lost, for a drill".into();
+            Err(Failure::Everything(Verdict::Unavailable(text)))
+        }
         Ok(Ok(result)) => result,
         Ok(Err(error)) => Err(Failure::Everything(Verdict::Unavailable(error.to_string()))),
         Err(panic) => {
@@ -179,6 +184,7 @@ fn claim_and_apply(
         };
         applied.insert(&candidate.event.id, known);
     }
+    reach(FailPoint::BeforeCommit);
     Ok(batch
         .iter()
         .map(|candidate| match applied.get_mut(candidate.event.id.as_str()) {

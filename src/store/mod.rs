@@ -10,6 +10,7 @@ mod horizon;
 mod migrations;
 mod pool;
 mod schema;
+mod scratch;
 mod server;
 mod statement;
 mod transaction;
@@ -26,6 +27,7 @@ pub use held::{
 pub use horizon::{Horizon, advance_horizon, horizon, horizons, newest_event_time, purge_claims};
 pub use migrations::{MigrationStatus, migrate, pending_migrations};
 pub use pool::{Store, StoreError, StoreOptions};
+pub use scratch::Scratch;
 pub use server::{concerns, connection_limit};
 pub use statement::{JsonText, SqlType, SqlValue, Statement, StatementError};
 pub use transaction::in_transaction;

@@ -68,6 +68,44 @@ impl DatabaseUrl {
     }
 }
 
+impl DatabaseUrl {
+    /// The URL with its password, for a child process's environment.
+    pub(crate) fn expose(&self) -> &str {
+        self.secret.expose_secret()
+    }
+
+    /// The way to a schema, database or file of the name `name`, beside this one.
+    pub(super) fn beside(&self, name: &str) -> Result<Self, DatabaseUrlError> {
+        let url = self.secret.expose_secret();
+        match self.backend {
+            #[cfg(feature = "sqlite")]
+            Backend::Sqlite => format!("{url}.{name}").try_into(),
+            #[cfg(feature = "postgres")]
+            Backend::Postgres => {
+                let separator = if url.contains('?') { '&' } else { '?' };
+                let options = format!("options=-csearch_path%3D{name}&application_name={name}");
+                format!("{url}{separator}{options}").try_into()
+            }
+            #[cfg(feature = "mysql")]
+            Backend::Mysql => {
+                let (path, query) = url.split_once('?').map_or((url, None), |(a, b)| (a, Some(b)));
+                let server = path.rsplit_once('/').map_or(path, |(server, _)| server);
+                let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+                format!("{server}/{name}{query}").try_into()
+            }
+        }
+    }
+
+    /// Removes a SQLite file with what belongs to it.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn remove_files(&self) {
+        let path = self.connection_string();
+        for suffix in ["", "-wal", "-shm"] {
+            _ = std::fs::remove_file(format!("{path}{suffix}"));
+        }
+    }
+}
+
 fn scheme(url: &str) -> &str {
     url.split_once(':').map_or("", |(scheme, _)| scheme)
 }
