@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{
     Cut, DEADLINE, Database, Diary, Kind, POINTS_APPLIER, Wire, client, config_text, emulator,
-    left_in, parse_config, points, send_all, store_options, until_empty,
+    kill_one, left_in, parse_config, points, send_all, store_options, until_empty,
 };
 use hapax::Service;
 use hapax::emulator::Emulator;
@@ -39,39 +39,6 @@ async fn service_at(
     let mut config = parse_config(&text);
     config.database.url = url.parse().unwrap();
     Service::new(config).unwrap().observe(diary.observer()).start().await.unwrap()
-}
-
-/// Ends a random connection to `database`, if it has one; the killer's own store is spared.
-fn kill_one(killer: &Store, kind: Kind) -> bool {
-    use diesel::prelude::*;
-    #[derive(QueryableByName)]
-    struct Row {
-        #[diesel(sql_type = diesel::sql_types::BigInt)]
-        id: i64,
-    }
-    let victims = match kind {
-        Kind::Sqlite => panic!("SQLite has no connections to kill"),
-        Kind::Postgres => {
-            "SELECT pid::bigint AS id FROM pg_stat_activity WHERE datname = current_database()
-             AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
-        }
-        Kind::Mysql => {
-            "SELECT CAST(id AS SIGNED) AS id FROM information_schema.processlist
-             WHERE db = DATABASE() AND id <> CONNECTION_ID() ORDER BY rand() LIMIT 1"
-        }
-    };
-    let kill = |connection: &mut hapax::DbConnection| {
-        let Some(row) = diesel::sql_query(victims).load::<Row>(connection).unwrap().pop() else {
-            return false;
-        };
-        let sql = match kind {
-            Kind::Mysql => format!("KILL {}", row.id),
-            _ => format!("SELECT pg_terminate_backend({})", row.id),
-        };
-        // It may be gone by itself.
-        diesel::sql_query(sql).execute(connection).is_ok()
-    };
-    killer.run_here(kill).unwrap()
 }
 
 async fn connections_killed_at_random_moments_change_no_total(kind: Kind) {

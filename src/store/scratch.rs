@@ -11,6 +11,7 @@ use super::url::{Backend, DatabaseUrl, DatabaseUrlError};
 pub struct Scratch {
     /// The way there. On PostgreSQL sessions carry the place's name as `application_name`.
     pub url: DatabaseUrl,
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), expect(dead_code))]
     name: String,
 }
 
@@ -40,23 +41,39 @@ impl Scratch {
     }
 
     fn execute(&self, connection: &mut DbConnection, verb: &str) -> QueryResult<()> {
-        let name = &self.name;
-        let sql = match connection.backend() {
+        let sql: Option<String> = match connection.backend() {
             #[cfg(feature = "sqlite")]
             Backend::Sqlite => {
                 if verb == "DROP" {
                     self.url.remove_files();
                 }
-                return Ok(());
+                None
             }
             #[cfg(feature = "postgres")]
-            Backend::Postgres if verb == "DROP" => format!("DROP SCHEMA {name} CASCADE"),
+            Backend::Postgres if verb == "DROP" => {
+                Some(format!("DROP SCHEMA {} CASCADE", self.name))
+            }
             #[cfg(feature = "postgres")]
-            Backend::Postgres => format!("CREATE SCHEMA {name}"),
+            Backend::Postgres => Some(format!("CREATE SCHEMA {}", self.name)),
             #[cfg(feature = "mysql")]
-            Backend::Mysql => format!("{verb} DATABASE {name}"),
+            Backend::Mysql => Some(format!("{verb} DATABASE {}", self.name)),
         };
-        diesel::sql_query(sql).execute(connection).map(drop)
+        match sql {
+            Some(sql) => diesel::sql_query(sql).execute(connection).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the database has sessions that can be ended.
+    pub fn has_sessions(&self) -> bool {
+        match self.url.backend() {
+            #[cfg(feature = "sqlite")]
+            Backend::Sqlite => false,
+            #[cfg(feature = "postgres")]
+            Backend::Postgres => true,
+            #[cfg(feature = "mysql")]
+            Backend::Mysql => true,
+        }
     }
 
     /// Ends all sessions in the place but this one; returns how many there were. SQLite has none.
@@ -64,21 +81,22 @@ impl Scratch {
     /// # Errors
     /// The database's.
     pub fn end_sessions(&self, connection: &mut DbConnection) -> QueryResult<usize> {
-        let name = &self.name;
         match connection.backend() {
             #[cfg(feature = "sqlite")]
             Backend::Sqlite => Ok(0),
             #[cfg(feature = "postgres")]
             Backend::Postgres => diesel::sql_query(format!(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                 WHERE application_name = '{name}' AND pid <> pg_backend_pid()"
+                 WHERE application_name = '{}' AND pid <> pg_backend_pid()",
+                self.name
             ))
             .execute(connection),
             #[cfg(feature = "mysql")]
             Backend::Mysql => {
                 let sql = format!(
                     "SELECT CAST(id AS SIGNED) AS id FROM information_schema.processlist
-                     WHERE db = '{name}' AND id <> CONNECTION_ID()"
+                     WHERE db = '{}' AND id <> CONNECTION_ID()",
+                    self.name
                 );
                 let sessions: Vec<Session> = diesel::sql_query(sql).load(connection)?;
                 // A session may have ended by itself.

@@ -199,6 +199,38 @@ fn execute(store: &Store, sql: &str) {
     store.run_here(run).unwrap();
 }
 
+/// Ends a random connection to `database`, if it has one; the killer's own store is spared.
+pub fn kill_one(killer: &Store, kind: Kind) -> bool {
+    #[derive(QueryableByName)]
+    struct Row {
+        #[diesel(sql_type = diesel::sql_types::BigInt)]
+        id: i64,
+    }
+    let victims = match kind {
+        Kind::Sqlite => panic!("SQLite has no connections to kill"),
+        Kind::Postgres => {
+            "SELECT pid::bigint AS id FROM pg_stat_activity WHERE datname = current_database()
+             AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
+        }
+        Kind::Mysql => {
+            "SELECT CAST(id AS SIGNED) AS id FROM information_schema.processlist
+             WHERE db = DATABASE() AND id <> CONNECTION_ID() ORDER BY rand() LIMIT 1"
+        }
+    };
+    let kill = |connection: &mut hapax::DbConnection| {
+        let Some(row) = diesel::sql_query(victims).load::<Row>(connection).unwrap().pop() else {
+            return false;
+        };
+        let sql = match kind {
+            Kind::Mysql => format!("KILL {}", row.id),
+            _ => format!("SELECT pg_terminate_backend({})", row.id),
+        };
+        // It may be gone by itself.
+        diesel::sql_query(sql).execute(connection).is_ok()
+    };
+    killer.run_here(kill).unwrap()
+}
+
 /// Makes a test of each function on each database, in a module a backend.
 #[macro_export]
 macro_rules! on_each_database {

@@ -18,8 +18,8 @@ use crate::emulator::{Emulator, EmulatorOptions, QueueSpec};
 use crate::failpoint::{FailPoint, announcement};
 use crate::service::store_options;
 use crate::store::{
-    Backend, DatabaseUrl, DbConnection, HeldFilter, Scratch, Store, StoreOptions, in_transaction,
-    list_held, migrate,
+    DatabaseUrl, DbConnection, HeldFilter, Scratch, Store, StoreOptions, in_transaction, list_held,
+    migrate,
 };
 
 /// Longest wait for anything within a drill.
@@ -89,12 +89,7 @@ impl Stage {
 
     /// Whether the database has sessions that can be ended.
     pub fn has_sessions(&self) -> bool {
-        match self.store.backend() {
-            #[cfg(feature = "sqlite")]
-            Backend::Sqlite => false,
-            #[allow(unreachable_patterns)]
-            _ => true,
-        }
+        self.scratch.has_sessions()
     }
 
     /// Removes what [`Self::set_up`] made.
