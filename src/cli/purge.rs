@@ -33,7 +33,7 @@ async fn purge_one(purge: &Arc<Purge>, rule: &Retention) -> Result<(), Failure> 
     let Purged { horizon, claims } = purge
         .run(rule)
         .await
-        .map_err(|reason| Failure::running(format!("{event_type}: {reason}")))?;
+        .map_err(|error| Failure::running(format!("{event_type}: {error}")))?;
     let seconds = start.elapsed().as_secs_f64();
     match horizon {
         None => println!("{event_type}: nothing to purge; no claim has a time of its own"),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Failure, load};
 use crate::config::Config;
 use crate::service::store_options;
-use crate::store::{DbConnection, Store, in_transaction};
+use crate::store::{DbConnection, Store, TransactionError};
 
 /// The configured database.
 pub struct Tables {
@@ -29,17 +29,14 @@ impl Tables {
         &self,
         work: impl FnOnce(&mut DbConnection, &str) -> QueryResult<T>,
     ) -> Result<T, Failure> {
-        let limit = self.store.statement_timeout();
         let consumer = self.config.consumer.as_str();
-        self.store
-            .run_here(|connection| in_transaction(connection, limit, |tx| work(tx, consumer)))
-            .map_err(Failure::running)?
-            .map_err(|error| {
-                Failure::running(format!(
-                    "{}: {error}; if a table or column is missing, run `hapax migrate`",
-                    self.config.database.url
-                ))
-            })
+        self.store.transact_here(|tx| work(tx, consumer)).map_err(|error| match error {
+            TransactionError::Store(error) => Failure::running(error),
+            TransactionError::Database(error) => Failure::running(format!(
+                "{}: {error}; if a table or column is missing, run `hapax migrate`",
+                self.config.database.url
+            )),
+        })
     }
 }
 

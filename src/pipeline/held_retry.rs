@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{NaiveDateTime, TimeDelta, Utc};
-use diesel::result::QueryResult;
 
 use super::transaction::{Application, Candidate, Verdict, apply_batch};
 use crate::event::{Event, EventReader};
 use crate::store::{
-    DbConnection, HeldMessage, HoldReason, Store, find_held, in_transaction, postpone, quarantine,
-    release,
+    HeldMessage, HoldReason, Store, TransactionError, find_held, postpone, quarantine, release,
 };
 
 /// When held messages are tried again.
@@ -83,14 +81,17 @@ impl HeldRetry {
     /// The database cannot be used; nothing has changed, or the event is committed and the message
     /// still held, which another try finds out.
     pub fn retry(&self, id: i64, may_be_past_horizon: bool) -> Result<RetryOutcome, String> {
-        let found = self.change(|tx| find_held(tx, &self.consumer, id))?;
+        let found = self
+            .store
+            .transact_here(|tx| find_held(tx, &self.consumer, id))
+            .map_err(|error| error.to_string())?;
         let Some(message) = found else { return Ok(RetryOutcome::Gone) };
         let outcome = match self.open(&message) {
             Ok((event, application)) => self
                 .decide(&message, self.apply(&message, &event, application, may_be_past_horizon)),
             Err((reason, detail)) => RetryOutcome::Quarantined(reason, detail),
         };
-        self.write_down(&message, &outcome)?;
+        self.write_down(&message, &outcome).map_err(|error| error.to_string())?;
         Ok(outcome)
     }
 
@@ -151,9 +152,13 @@ impl HeldRetry {
         }
     }
 
-    fn write_down(&self, message: &HeldMessage, outcome: &RetryOutcome) -> Result<(), String> {
+    fn write_down(
+        &self,
+        message: &HeldMessage,
+        outcome: &RetryOutcome,
+    ) -> Result<(), TransactionError> {
         let id = message.id;
-        self.change(|tx| match outcome {
+        self.store.transact_here(|tx| match outcome {
             RetryOutcome::Applied | RetryOutcome::Duplicate => release(tx, id),
             RetryOutcome::Quarantined(reason, detail) => quarantine(tx, id, *reason, detail),
             RetryOutcome::Postponed(detail) => {
@@ -163,18 +168,6 @@ impl HeldRetry {
             }
             RetryOutcome::Gone => Ok(()),
         })
-    }
-
-    fn change<T>(
-        &self,
-        work: impl FnOnce(&mut DbConnection) -> QueryResult<T>,
-    ) -> Result<T, String> {
-        let limit = self.store.statement_timeout();
-        match self.store.run_here(|connection| in_transaction(connection, limit, work)) {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(error) => Err(error.to_string()),
-        }
     }
 }
 

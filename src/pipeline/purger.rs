@@ -10,7 +10,8 @@ use diesel::result::QueryResult;
 use super::observer::{Observation, Observer};
 use crate::event::EventTimeSource;
 use crate::store::{
-    DbConnection, Horizon, Store, advance_horizon, in_transaction, newest_event_time, purge_claims,
+    DbConnection, Horizon, Store, TransactionError, advance_horizon, newest_event_time,
+    purge_claims,
 };
 
 /// Between two purges.
@@ -56,10 +57,10 @@ impl Purge {
     ///
     /// # Errors
     /// The database's; what was deleted stays deleted.
-    pub async fn run(self: &Arc<Self>, rule: &Retention) -> Result<Purged, String> {
+    pub async fn run(self: &Arc<Self>, rule: &Retention) -> Result<Purged, TransactionError> {
         let purge = self.clone();
         let (rule, event_type) = (rule.clone(), rule.event_type.clone());
-        let advanced = self.change(move |tx| purge.advance(tx, &rule)).await?;
+        let advanced = self.store.transact(move |tx| purge.advance(tx, &rule)).await?;
         let Some(horizon) = advanced else { return Ok(Purged { horizon: None, claims: 0 }) };
         let mut claims = 0;
         loop {
@@ -68,7 +69,7 @@ impl Purge {
             let batch = move |tx: &mut DbConnection| {
                 purge_claims(tx, &consumer, &event_type, horizon, MAX_BATCH_CLAIMS)
             };
-            let deleted = self.change(batch).await?;
+            let deleted = self.store.transact(batch).await?;
             claims += deleted;
             if deleted == 0 {
                 return Ok(Purged { horizon: Some(horizon), claims });
@@ -92,20 +93,6 @@ impl Purge {
         let event_type = rule.event_type.clone();
         let to = Horizon { event_type, horizon, event_time: rule.event_time.to_string() };
         advance_horizon(tx, &self.consumer, &to).map(Some)
-    }
-
-    async fn change<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut DbConnection) -> QueryResult<T> + Send + 'static,
-    ) -> Result<T, String> {
-        let limit = self.store.statement_timeout();
-        let changed =
-            self.store.run(move |connection| in_transaction(connection, limit, work)).await;
-        match changed {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(error) => Err(error.to_string()),
-        }
     }
 }
 
@@ -131,7 +118,7 @@ impl Purger {
                         observer(&Observation::Purged { event_type, horizon, claims });
                     }
                     Ok(Purged { horizon: None, .. }) => {}
-                    Err(reason) => tracing::warn!(event_type, reason, "claims were not purged"),
+                    Err(error) => tracing::warn!(event_type, %error, "claims were not purged"),
                 }
             }
         };

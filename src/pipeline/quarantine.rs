@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use actix::prelude::*;
+use chrono::Utc;
 
 use super::backoff::Backoff;
 use super::delivery::{Acknowledge, Hold};
@@ -11,8 +12,7 @@ use super::health::Health;
 use super::held_retry::RetrySchedule;
 use super::observer::{Observation, Observer};
 use crate::event::Digest;
-use crate::store::{HeldState, NewHeldMessage, Store, StoreError, hold, in_transaction};
-use chrono::Utc;
+use crate::store::{HeldState, NewHeldMessage, Store, hold};
 
 /// Messages that one transaction takes at most.
 const MAX_BATCH_MESSAGES: usize = 64;
@@ -102,19 +102,9 @@ async fn write(
     batch: Vec<Hold>,
 ) -> (Vec<Hold>, Result<(), String>) {
     let rows: Vec<NewHeldMessage> = batch.iter().map(|held| row(held, schedule)).collect();
-    let limit = store.statement_timeout();
-    let written: Result<Result<(), diesel::result::Error>, StoreError> = store
-        .run(move |connection| {
-            in_transaction(connection, limit, |tx| {
-                rows.iter().try_for_each(|row| hold(tx, &consumer, row))
-            })
-        })
-        .await;
-    let result = match written {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(error) => Err(error.to_string()),
-    };
+    let written =
+        store.transact(move |tx| rows.iter().try_for_each(|row| hold(tx, &consumer, row))).await;
+    let result = written.map_err(|error| error.to_string());
     (batch, result)
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::held_retry::{HeldRetry, RetryOutcome};
 use super::observer::{Observation, Observer};
-use crate::store::{HeldCount, due, held_counts, in_transaction, lease};
+use crate::store::{HeldCount, due, held_counts, lease};
 
 /// Between two looks for messages that are due.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -59,19 +59,14 @@ impl Retrier {
 }
 
 async fn look(retry: Arc<HeldRetry>, observer: Observer, count: bool) -> Result<Look, String> {
-    let limit = retry.store.statement_timeout();
     let consumer = retry.consumer.clone();
     let (ids, counts) = retry
         .store
-        .run(move |connection| {
-            in_transaction(connection, limit, |tx| {
-                let counts = count.then(|| held_counts(tx, &consumer)).transpose()?;
-                let ids = due(tx, &consumer, Utc::now().naive_utc(), MAX_MESSAGES)?;
-                Ok::<_, diesel::result::Error>((ids, counts))
-            })
+        .transact(move |tx| {
+            let counts = count.then(|| held_counts(tx, &consumer)).transpose()?;
+            Ok((due(tx, &consumer, Utc::now().naive_utc(), MAX_MESSAGES)?, counts))
         })
         .await
-        .map_err(|error| error.to_string())?
         .map_err(|error| error.to_string())?;
     let mut tried = 0;
     for id in ids {
@@ -92,15 +87,11 @@ async fn look(retry: Arc<HeldRetry>, observer: Observer, count: bool) -> Result<
 
 /// Nothing if another instance tries it.
 fn try_if_free(retry: &HeldRetry, id: i64) -> Result<Option<RetryOutcome>, String> {
-    let (now, limit) = (Utc::now().naive_utc(), retry.store.statement_timeout());
-    let take = |connection: &mut _| {
-        in_transaction(connection, limit, |tx| lease(tx, id, now, now + LEASE))
-    };
-    match retry.store.run_here(take) {
-        Ok(Ok(true)) => retry.retry(id, false).map(Some),
-        Ok(Ok(false)) => Ok(None),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(error) => Err(error.to_string()),
+    let now = Utc::now().naive_utc();
+    let is_free = retry.store.transact_here(|tx| lease(tx, id, now, now + LEASE));
+    match is_free.map_err(|error| error.to_string())? {
+        true => retry.retry(id, false).map(Some),
+        false => Ok(None),
     }
 }
 

@@ -26,7 +26,7 @@ pub use held::{
 };
 pub use horizon::{Horizon, advance_horizon, horizon, horizons, newest_event_time, purge_claims};
 pub use migrations::{MigrationStatus, migrate, pending_migrations};
-pub use pool::{Store, StoreError, StoreOptions};
+pub use pool::{Store, StoreError, StoreOptions, TransactionError};
 pub use scratch::Scratch;
 pub use server::{concerns, connection_limit};
 pub use statement::{JsonText, SqlType, SqlValue, Statement, StatementError};

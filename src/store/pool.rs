@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use diesel::r2d2::{HandleError, ManageConnection, Pool, R2D2Connection};
+use diesel::result::QueryResult;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::connection::DbConnection;
+use super::transaction::in_transaction;
 use super::url::{Backend, DatabaseUrl};
 
 /// How the store is reached.
@@ -54,6 +56,17 @@ pub enum StoreError {
     /// The work on the connection panicked; its connection is discarded.
     #[error("work on the database panicked: {0}")]
     Panicked(String),
+}
+
+/// A transaction did not take place, or its outcome is unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum TransactionError {
+    /// The database could not be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The database refused something.
+    #[error(transparent)]
+    Database(#[from] diesel::result::Error),
 }
 
 /// The pooled database. Cheap to clone.
@@ -139,6 +152,32 @@ impl Store {
             reason: error.to_string(),
         })?;
         Ok(work(&mut connection))
+    }
+}
+
+impl Store {
+    /// Runs `work` in a transaction on a thread that may block.
+    ///
+    /// # Errors
+    /// The database cannot be used, or refused something.
+    pub async fn transact<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut DbConnection) -> QueryResult<T> + Send + 'static,
+    ) -> Result<T, TransactionError> {
+        let limit = self.statement_timeout();
+        Ok(self.run(move |connection| in_transaction(connection, limit, work)).await??)
+    }
+
+    /// Runs `work` in a transaction on this thread.
+    ///
+    /// # Errors
+    /// As [`Self::transact`].
+    pub fn transact_here<T>(
+        &self,
+        work: impl FnOnce(&mut DbConnection) -> QueryResult<T>,
+    ) -> Result<T, TransactionError> {
+        let limit = self.statement_timeout();
+        Ok(self.run_here(|connection| in_transaction(connection, limit, work))??)
     }
 }
 

@@ -212,18 +212,26 @@ impl<C> RunQueryDsl<C> for Bound<'_> {}
 
 type OrNull<T> = sql_types::Nullable<T>;
 
-#[cfg(feature = "sqlite")]
-impl QueryFragment<diesel::sqlite::Sqlite> for Bound<'_> {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, diesel::sqlite::Sqlite>) -> QueryResult<()> {
-        for part in &self.0 {
-            match part {
-                Part::Text(text) => out.push_sql(text),
-                Part::Value(value) => sqlite::push(&mut out, value)?,
+macro_rules! bound_on {
+    ($feature:literal, $backend:ty, $module:ident) => {
+        #[cfg(feature = $feature)]
+        impl QueryFragment<$backend> for Bound<'_> {
+            fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, $backend>) -> QueryResult<()> {
+                for part in &self.0 {
+                    match part {
+                        Part::Text(text) => out.push_sql(text),
+                        Part::Value(value) => $module::push(&mut out, value)?,
+                    }
+                }
+                Ok(())
             }
         }
-        Ok(())
-    }
+    };
 }
+
+bound_on!("sqlite", diesel::sqlite::Sqlite, sqlite);
+bound_on!("postgres", diesel::pg::Pg, postgres);
+bound_on!("mysql", diesel::mysql::Mysql, mysql);
 
 #[cfg(feature = "sqlite")]
 mod sqlite {
@@ -258,19 +266,6 @@ mod sqlite {
             out.set_value(text);
             Ok(IsNull::No)
         }
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl QueryFragment<diesel::pg::Pg> for Bound<'_> {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, diesel::pg::Pg>) -> QueryResult<()> {
-        for part in &self.0 {
-            match part {
-                Part::Text(text) => out.push_sql(text),
-                Part::Value(value) => postgres::push(&mut out, value)?,
-            }
-        }
-        Ok(())
     }
 }
 
@@ -310,19 +305,6 @@ mod postgres {
                 _ => Ok(IsNull::Yes),
             }
         }
-    }
-}
-
-#[cfg(feature = "mysql")]
-impl QueryFragment<diesel::mysql::Mysql> for Bound<'_> {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, diesel::mysql::Mysql>) -> QueryResult<()> {
-        for part in &self.0 {
-            match part {
-                Part::Text(text) => out.push_sql(text),
-                Part::Value(value) => mysql::push(&mut out, value)?,
-            }
-        }
-        Ok(())
     }
 }
 

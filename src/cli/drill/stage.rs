@@ -18,8 +18,7 @@ use crate::emulator::{Emulator, EmulatorOptions, QueueSpec};
 use crate::failpoint::{FailPoint, announcement};
 use crate::service::store_options;
 use crate::store::{
-    DatabaseUrl, DbConnection, HeldFilter, Scratch, Store, StoreOptions, in_transaction, list_held,
-    migrate,
+    DatabaseUrl, DbConnection, HeldFilter, Scratch, Store, StoreOptions, list_held, migrate,
 };
 
 /// Longest wait for anything within a drill.
@@ -131,11 +130,7 @@ impl Stage {
         &self,
         work: impl FnOnce(&mut DbConnection) -> QueryResult<T>,
     ) -> Result<T, Failure> {
-        let limit = self.store.statement_timeout();
-        self.store
-            .run_here(|connection| in_transaction(connection, limit, work))
-            .map_err(Failure::running)?
-            .map_err(Failure::running)
+        self.store.transact_here(work).map_err(Failure::running)
     }
 }
 
