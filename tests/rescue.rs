@@ -58,7 +58,8 @@ async fn what_the_queue_would_drop_is_moved_to_safety_and_applied_afterwards(kin
     eventually("all are held", || database.held().len() as i64 == EVENTS).await;
     let seconds = start.elapsed().as_secs_f32();
     assert!(start.elapsed() < Duration::from_secs(MAX_UNACKED_SECONDS), "{seconds} s");
-    assert_eq!(diary.count("held rescued"), EVENTS as usize);
+    let rescued = || diary.count("held rescued") == EVENTS as usize;
+    eventually("all were rescued", rescued).await;
     let deleted = || diary.count("deleted") == EVENTS as usize;
     eventually("all are deleted, and none was dropped by the queue", deleted).await;
     assert_eq!(left_in(&emulator, "orders"), 0);
