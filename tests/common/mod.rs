@@ -79,12 +79,13 @@ impl Database {
     }
 
     /// The account table with accounts 1 to `accounts`, each with balance 0.
+    /// The table appears with its rows: a service that runs meanwhile must not find it without them.
     pub fn with_accounts(self, accounts: i64) -> Self {
-        let store = self.store();
-        execute(&store, "CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL)");
-        for id in 1..=accounts {
-            execute(&store, &format!("INSERT INTO account VALUES ({id}, 0)"));
-        }
+        let columns = "id BIGINT PRIMARY KEY, balance BIGINT NOT NULL";
+        self.execute(&format!("CREATE TABLE account_in_the_making ({columns})"));
+        let rows: Vec<String> = (1..=accounts).map(|id| format!("({id}, 0)")).collect();
+        self.execute(&format!("INSERT INTO account_in_the_making VALUES {}", rows.join(", ")));
+        self.execute("ALTER TABLE account_in_the_making RENAME TO account");
         self
     }
 
