@@ -24,6 +24,8 @@ use crate::cmq::{Credentials, MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES, Parameters}
 const MAX_REQUEST_BYTES: usize = 3 * MAX_BATCH_MESSAGES * MAX_MESSAGE_BYTES + (1 << 16);
 /// Oldest and newest `Timestamp`, in seconds from now, that a signed request may carry.
 const MAX_CLOCK_SKEW_SECONDS: u64 = 600;
+/// Longer than clients keep an idle connection, so that none is closed just when it is used again.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// Threads that serve requests.
 const WORKERS: usize = 2;
 
@@ -171,7 +173,11 @@ fn serve(listener: TcpListener, shared: Arc<Shared>) -> std::io::Result<Server> 
             .app_data(web::PayloadConfig::new(MAX_REQUEST_BYTES))
             .default_service(web::to(answer))
     };
-    let server = HttpServer::new(app).workers(WORKERS).disable_signals().listen(listener)?;
+    let server = HttpServer::new(app)
+        .workers(WORKERS)
+        .keep_alive(KEEP_ALIVE)
+        .disable_signals()
+        .listen(listener)?;
     Ok(server.run())
 }
 

@@ -24,7 +24,7 @@ pub use server::{PrivateServer, as_user};
 pub use wire::{Cut, Wire};
 
 /// Longest wait for anything that a test waits for.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
