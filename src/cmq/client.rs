@@ -4,9 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
+use super::answer::{self, Answer, AnswerError, excerpt};
 use super::protocol::{DEFAULT_PATH, MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES};
 use super::signature::{self, SignatureMethod, Target};
 use super::{
@@ -22,8 +21,6 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest answer that is read: a full batch of the largest bodies, each byte escaped twofold, and
 /// some room. Longer answers are an error, so that no server can fill the memory.
 const MAX_ANSWER_BYTES: usize = 2 * MAX_BATCH_MESSAGES * MAX_MESSAGE_BYTES + (1 << 20);
-/// How much of a foreign answer an error shows.
-const EXCERPT_CHARS: usize = 120;
 
 /// A CMQ endpoint: scheme, host and path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,49 +96,6 @@ pub struct Client {
     options: ClientOptions,
 }
 
-#[derive(Deserialize)]
-struct AnswerHead {
-    code: i64,
-    #[serde(default, alias = "Message")]
-    message: String,
-    #[serde(default, rename = "requestId", alias = "RequestId")]
-    request_id: String,
-}
-
-#[derive(Deserialize)]
-struct Empty {}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SentMessage {
-    msg_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SentMessages {
-    msg_list: Vec<SentMessage>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ReceivedMessages {
-    #[serde(default)]
-    msg_info_list: Vec<Message>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct DeleteErrors {
-    #[serde(default)]
-    error_list: Vec<DeleteFailure>,
-}
-
-#[derive(Deserialize)]
-struct Route {
-    addr: Vec<String>,
-}
-
 impl Client {
     /// A client of `endpoint`.
     ///
@@ -178,8 +132,7 @@ impl Client {
         let mut parameters = queue_parameters(queue);
         parameters.push("msgBody", body);
         parameters.push("delaySeconds", delay_seconds.to_string());
-        let sent: SentMessage = self.call("SendMessage", parameters, 0).await?;
-        Ok(sent.msg_id)
+        self.call("SendMessage", parameters, 0, answer::sent).await
     }
 
     /// BatchSendMessage, 16 bodies at most: returns the message ids in the bodies' order.
@@ -192,8 +145,7 @@ impl Client {
         let mut parameters = queue_parameters(queue);
         parameters.push_array("msgBody", bodies.iter().copied());
         parameters.push("delaySeconds", delay_seconds.to_string());
-        let sent: SentMessages = self.call("BatchSendMessage", parameters, 0).await?;
-        Ok(message_ids(sent))
+        self.call("BatchSendMessage", parameters, 0, answer::sent_list).await
     }
 
     /// ReceiveMessage: `None` when nothing came within `polling_wait_seconds` (0 to 30).
@@ -204,7 +156,7 @@ impl Client {
     ) -> Result<Option<Message>, CmqError> {
         let mut parameters = queue_parameters(queue);
         parameters.push("pollingWaitSeconds", polling_wait_seconds.to_string());
-        or_no_message(self.call("ReceiveMessage", parameters, polling_wait_seconds).await)
+        self.call("ReceiveMessage", parameters, polling_wait_seconds, answer::received).await
     }
 
     /// BatchReceiveMessage: up to `limit` (1 to 16) messages; none when nothing came within
@@ -218,17 +170,15 @@ impl Client {
         let mut parameters = queue_parameters(queue);
         parameters.push("numOfMsg", limit.to_string());
         parameters.push("pollingWaitSeconds", polling_wait_seconds.to_string());
-        let received: Option<ReceivedMessages> = or_no_message(
-            self.call("BatchReceiveMessage", parameters, polling_wait_seconds).await,
-        )?;
-        Ok(received.map(|received| received.msg_info_list).unwrap_or_default())
+        let read = answer::received_list;
+        self.call("BatchReceiveMessage", parameters, polling_wait_seconds, read).await
     }
 
     /// DeleteMessage.
     pub async fn delete_message(&self, queue: &str, receipt_handle: &str) -> Result<(), CmqError> {
         let mut parameters = queue_parameters(queue);
         parameters.push("receiptHandle", receipt_handle);
-        self.call::<Empty>("DeleteMessage", parameters, 0).await.map(drop)
+        self.call("DeleteMessage", parameters, 0, answer::done).await
     }
 
     /// BatchDeleteMessage, 16 handles at most: returns the handles that could not be deleted, each
@@ -238,22 +188,9 @@ impl Client {
         queue: &str,
         receipt_handles: &[&str],
     ) -> Result<Vec<DeleteFailure>, CmqError> {
-        const ACTION: &str = "BatchDeleteMessage";
         let mut parameters = queue_parameters(queue);
         parameters.push_array("receiptHandle", receipt_handles.iter().copied());
-        let (head, body) = self.post(ACTION, parameters, 0).await?;
-        match head.code {
-            ApiErrorCode::SUCCESS
-            | ApiErrorCode::BATCH_DELETE_PARTLY_FAILED
-            | ApiErrorCode::BATCH_DELETE_FAILED => {
-                let failures = self.parse::<DeleteErrors>(ACTION, &body)?.error_list;
-                if head.code != ApiErrorCode::SUCCESS && failures.is_empty() {
-                    return Err(api_error(ACTION, head));
-                }
-                Ok(failures)
-            }
-            _ => Err(api_error(ACTION, head)),
-        }
+        self.call("BatchDeleteMessage", parameters, 0, answer::deleted_list).await
     }
 
     /// PublishMessage to a topic: returns the message id. `tags` and `routing_key` select the
@@ -267,8 +204,7 @@ impl Client {
     ) -> Result<String, CmqError> {
         let mut parameters = topic_parameters(topic, tags, routing_key);
         parameters.push("msgBody", body);
-        let sent: SentMessage = self.call("PublishMessage", parameters, 0).await?;
-        Ok(sent.msg_id)
+        self.call("PublishMessage", parameters, 0, answer::sent).await
     }
 
     /// BatchPublishMessage, 16 bodies at most: returns the message ids in the bodies' order.
@@ -281,46 +217,37 @@ impl Client {
     ) -> Result<Vec<String>, CmqError> {
         let mut parameters = topic_parameters(topic, tags, routing_key);
         parameters.push_array("msgBody", bodies.iter().copied());
-        let sent: SentMessages = self.call("BatchPublishMessage", parameters, 0).await?;
-        Ok(message_ids(sent))
+        self.call("BatchPublishMessage", parameters, 0, answer::sent_list).await
     }
 
     /// QueryQueueRoute: the addresses that serve the queue. Neither receives nor changes anything, so
     /// it also tells whether queue and credentials are right.
     pub async fn query_queue_route(&self, queue: &str) -> Result<Vec<String>, CmqError> {
-        let route: Route = self.call("QueryQueueRoute", queue_parameters(queue), 0).await?;
-        Ok(route.addr)
+        self.call("QueryQueueRoute", queue_parameters(queue), 0, answer::route).await
     }
 
-    async fn call<T: DeserializeOwned>(
+    /// Signs and sends, and reads the answer. Credentials that are refused are reported to their
+    /// provider.
+    async fn call<T>(
         &self,
         action: &'static str,
         parameters: Parameters,
         polling_wait_seconds: u32,
+        read: impl FnOnce(&[u8]) -> Answer<T>,
     ) -> Result<T, CmqError> {
-        let (head, body) = self.post(action, parameters, polling_wait_seconds).await?;
-        if head.code != ApiErrorCode::SUCCESS {
-            return Err(api_error(action, head));
-        }
-        self.parse(action, &body)
-    }
-
-    /// Signs and sends, and returns the head and the body of an answer. Credentials that are refused are
-    /// reported to their provider.
-    async fn post(
-        &self,
-        action: &'static str,
-        parameters: Parameters,
-        polling_wait_seconds: u32,
-    ) -> Result<(AnswerHead, Vec<u8>), CmqError> {
         let credentials = self.options.credentials.get().await;
         let body = self.exchange(action, parameters, polling_wait_seconds, &credentials).await?;
-        let head: AnswerHead = self.parse(action, &body)?;
-        let refused = [ApiErrorCode::AUTHENTICATION_FAILED, ApiErrorCode::ACCESS_DENIED];
-        if refused.contains(&head.code) {
-            self.options.credentials.refused(&credentials);
-        }
-        Ok((head, body))
+        read(&body).map_err(|error| match error {
+            AnswerError::Foreign(reason) => self.bad_answer(action, reason),
+            AnswerError::Refused { code, message, request_id } => {
+                if [ApiErrorCode::AUTHENTICATION_FAILED, ApiErrorCode::ACCESS_DENIED]
+                    .contains(&code)
+                {
+                    self.options.credentials.refused(&credentials);
+                }
+                CmqError::Api { action, code, message, request_id }
+            }
+        })
     }
 
     async fn exchange(
@@ -376,11 +303,6 @@ impl Client {
             signature::sign(target, &signed, *signature_method, credentials.secret_key());
         signed.push("Signature", signature);
         signed
-    }
-
-    fn parse<T: DeserializeOwned>(&self, action: &'static str, body: &[u8]) -> Result<T, CmqError> {
-        serde_json::from_slice(body)
-            .map_err(|error| self.bad_answer(action, format!("{error} in {:?}", excerpt(body))))
     }
 
     fn bad_answer(&self, action: &'static str, reason: String) -> CmqError {
@@ -440,27 +362,6 @@ fn topic_parameters(topic: &str, tags: &[&str], routing_key: Option<&str>) -> Pa
         parameters.push("routingKey", key);
     }
     parameters
-}
-
-fn message_ids(sent: SentMessages) -> Vec<String> {
-    sent.msg_list.into_iter().map(|message| message.msg_id).collect()
-}
-
-fn or_no_message<T>(result: Result<T, CmqError>) -> Result<Option<T>, CmqError> {
-    match result {
-        Ok(answer) => Ok(Some(answer)),
-        Err(CmqError::Api { code: ApiErrorCode::NO_MESSAGE, .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn api_error(action: &'static str, head: AnswerHead) -> CmqError {
-    let AnswerHead { code, message, request_id } = head;
-    CmqError::Api { action, code, message, request_id }
-}
-
-fn excerpt(body: &[u8]) -> String {
-    String::from_utf8_lossy(body).chars().take(EXCERPT_CHARS).collect()
 }
 
 /// reqwest's own text leaves out what the operating system said.

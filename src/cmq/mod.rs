@@ -2,6 +2,7 @@
 //!
 //! Nothing in here knows what a message means; see [`crate::event`] for that.
 
+pub mod answer;
 mod client;
 mod credentials;
 mod error;

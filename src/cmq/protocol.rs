@@ -57,7 +57,9 @@ impl ApiErrorCode {
 pub struct Message {
     /// Stays the same over redeliveries.
     pub msg_id: String,
-    /// The body as the producer sent it.
+    /// The body as the producer sent it. Where the answer has something else than a text there, such as
+    /// a string with half a surrogate pair, it is the JSON of that.
+    #[serde(default, deserialize_with = "any_body")]
     pub msg_body: String,
     /// Belongs to this one receive and dies with its visibility time-out.
     pub receipt_handle: String,
@@ -73,6 +75,13 @@ pub struct Message {
     /// Reserved by the documentation: for display only.
     #[serde(default, deserialize_with = "lenient_seconds")]
     pub dequeue_count: i64,
+}
+
+/// One message whose body is no text must not hide the others of its answer: it is to be received, and
+/// found malformed.
+fn any_body<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let json = Box::<serde_json::value::RawValue>::deserialize(deserializer)?;
+    Ok(serde_json::from_str(json.get()).unwrap_or_else(|_| json.get().to_owned()))
 }
 
 /// These fields are never decided by alone, so an odd spelling must not lose the message: anything
