@@ -251,7 +251,7 @@ mod tests {
         assert_eq!((config.consumer.as_str(), config.database.pool_size), ("7", 3));
         assert!(!config.database.migrate_at_start);
         assert_eq!((config.queues[0].name.as_str(), config.queues.len()), ("true", 2));
-        assert!(config.appliers[0].statements[0].sql.starts_with("DELETE"));
+        assert!(config.appliers[0].statements[0].sql.as_deref().unwrap().starts_with("DELETE"));
     }
 
     #[test]

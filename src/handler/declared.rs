@@ -1,17 +1,21 @@
 //! Appliers declared in the configuration: parameters from the payload, statements in SQL.
 
+mod step;
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde::Deserialize;
 
+use self::step::{Step, apply_each, parse};
 use super::parameter::{ParameterSpec, null};
 use super::registry::{ErasedApplier, Policy};
-use super::{ApplyError, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_BATCH_EVENTS, EventContext, Outcome};
-use crate::event::Pointer;
-use crate::store::{
-    Backend, DbConnection, SqlType, SqlValue, Statement, StatementError, in_transaction,
+use super::{
+    ApplyError, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_BATCH_EVENTS,
+    EventContext, Outcome,
 };
+use crate::event::Pointer;
+use crate::store::{Backend, DbConnection, SqlType, SqlValue, in_transaction};
 
 /// Parameters that each statement has without declaring them.
 const CONTEXT_PARAMETERS: &[(&str, SqlType)] = &[
@@ -37,6 +41,8 @@ pub struct DeclaredApplierSpec {
     pub shards: Option<usize>,
     /// Events that one transaction takes at most.
     pub max_batch_events: Option<usize>,
+    /// Bytes of payloads that one transaction takes at most; a single event may have more.
+    pub max_batch_bytes: Option<usize>,
     /// Tries before an event is held.
     pub max_attempts: Option<u32>,
     /// Where in the payload it says whose event it is.
@@ -50,10 +56,15 @@ pub struct DeclaredApplierSpec {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatementSpec {
-    /// One SQL statement with `:name` parameters.
-    pub sql: String,
-    /// Rows that it must change; another number rejects the event.
+    /// One SQL statement with `:name` parameters, run for each event.
+    pub sql: Option<String>,
+    /// One SQL statement that reads from the rowset `batch`, run once for all events of a transaction.
+    pub batch_sql: Option<String>,
+    /// Rows that it must change for each event; another number rejects the event.
     pub rows: Option<usize>,
+    /// With `batch_sql`: the parameters that tell the events' rows apart. Events with the same values
+    /// change the same rows, and count once.
+    pub rows_per: Option<Vec<String>>,
 }
 
 /// What is wrong with a declared applier: the key within the applier, and why.
@@ -66,15 +77,13 @@ pub struct DeclaredApplierError {
     pub reason: String,
 }
 
-struct ExpectingStatement {
-    statement: Statement,
-    rows: Option<usize>,
-}
+/// An event's values by parameter name.
+type Values<'a> = HashMap<&'a str, SqlValue>;
 
 /// An applier made of SQL.
 pub struct DeclaredApplier {
     parameters: BTreeMap<String, ParameterSpec>,
-    statements: Vec<ExpectingStatement>,
+    steps: Vec<Step>,
     policy: Policy,
 }
 
@@ -98,19 +107,20 @@ impl DeclaredApplier {
         for (key, value) in [
             ("shards", spec.shards),
             ("max_batch_events", spec.max_batch_events),
+            ("max_batch_bytes", spec.max_batch_bytes),
             ("max_attempts", spec.max_attempts.map(|attempts| attempts as usize)),
         ] {
             if value == Some(0) {
                 return Err(refuse(key, "it must be 1 or more"));
             }
         }
-        let statements = spec
+        let steps = spec
             .statements
             .iter()
             .enumerate()
             .map(|(index, statement)| parse(index, statement, &spec.parameters, backend))
             .collect::<Result<Vec<_>, _>>()?;
-        let uses = |name: &str| statements.iter().any(|s| s.statement.parameters().contains(name));
+        let uses = |name: &str| steps.iter().any(|step| step.uses(name));
         if let Some(unused) = spec.parameters.keys().find(|name| !uses(name)) {
             let reason = "no statement uses it; remove it, or write it as :name in a statement";
             return Err(refuse(&format!("parameters.{unused}"), reason));
@@ -118,11 +128,12 @@ impl DeclaredApplier {
         let policy = Policy {
             shards: spec.shards,
             max_batch_events: spec.max_batch_events.unwrap_or(DEFAULT_MAX_BATCH_EVENTS),
+            max_batch_bytes: spec.max_batch_bytes.unwrap_or(DEFAULT_MAX_BATCH_BYTES),
             max_attempts: spec.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS),
             partition_key: spec.partition_key,
             keep_payload: spec.keep_payload,
         };
-        Ok(Self { parameters: spec.parameters, statements, policy })
+        Ok(Self { parameters: spec.parameters, steps, policy })
     }
 
     /// Lets the database plan each statement, for `limit` at most; returns what it says against which.
@@ -133,20 +144,21 @@ impl DeclaredApplier {
     ) -> Vec<DeclaredApplierError> {
         let context = CONTEXT_PARAMETERS.iter().copied();
         let declared = self.parameters.iter().map(|(name, spec)| (name.as_str(), spec.sql_type));
-        let values: HashMap<&str, SqlValue> =
+        let values: Values<'_> =
             context.chain(declared).map(|(name, sql_type)| (name, null(sql_type))).collect();
         let mut errors = Vec::new();
-        for (index, ExpectingStatement { statement, .. }) in self.statements.iter().enumerate() {
-            let explain = |tx: &mut _| statement.explain(tx, |name| &values[name]);
+        for (index, step) in self.steps.iter().enumerate() {
+            let explain = |tx: &mut _| step.explain(tx, &values);
             if let Err(error) = in_transaction(connection, limit, explain) {
-                let (key, reason) = (format!("statement[{index}].sql"), error.to_string());
+                let key = format!("statement[{index}].{}", step.key());
+                let reason = error.to_string();
                 errors.push(DeclaredApplierError { key, reason });
             }
         }
         errors
     }
 
-    fn values(&self, event: &EventContext<'_>) -> Result<HashMap<&str, SqlValue>, String> {
+    fn values(&self, event: &EventContext<'_>) -> Result<Values<'_>, String> {
         let mut values = HashMap::from([
             ("event_id", SqlValue::Text(Some(event.event_id.to_owned()))),
             ("event_type", SqlValue::Text(Some(event.event_type.to_owned()))),
@@ -161,33 +173,6 @@ impl DeclaredApplier {
     }
 }
 
-fn parse(
-    index: usize,
-    spec: &StatementSpec,
-    parameters: &BTreeMap<String, ParameterSpec>,
-    backend: Backend,
-) -> Result<ExpectingStatement, DeclaredApplierError> {
-    let key = |name: &str| format!("statement[{index}].{name}");
-    let statement = Statement::parse(&spec.sql, backend).map_err(|error: StatementError| {
-        DeclaredApplierError { key: key("sql"), reason: error.to_string() }
-    })?;
-    let is_context = |name: &&str| CONTEXT_PARAMETERS.iter().any(|(known, _)| known == name);
-    let is_known = |name: &&str| parameters.contains_key(*name) || is_context(name);
-    if let Some(unknown) = statement.parameters().into_iter().find(|name| !is_known(name)) {
-        let reason = format!(
-            "it names :{unknown}, which is not declared; add it to the applier's parameters, for \
-             example {unknown} = {{ pointer = \"/{unknown}\", type = \"text\" }}"
-        );
-        return Err(DeclaredApplierError { key: key("sql"), reason });
-    }
-    if spec.rows.is_some() && !statement.changes_rows() {
-        let reason = "rows counts changed rows, and this statement is no INSERT, UPDATE, DELETE, \
-                      REPLACE or MERGE; remove it";
-        return Err(DeclaredApplierError { key: key("rows"), reason: reason.into() });
-    }
-    Ok(ExpectingStatement { statement, rows: spec.rows })
-}
-
 impl ErasedApplier for DeclaredApplier {
     fn policy(&self) -> Policy {
         self.policy.clone()
@@ -196,19 +181,22 @@ impl ErasedApplier for DeclaredApplier {
     fn apply(
         &self,
         tx: &mut DbConnection,
-        event: &EventContext<'_>,
+        events: &[EventContext<'_>],
     ) -> Result<Outcome, ApplyError> {
-        let values = match self.values(event) {
+        let values = events.iter().map(|event| self.values(event));
+        let values = match values.collect::<Result<Vec<_>, _>>() {
             Ok(values) => values,
             Err(reason) => return Ok(Outcome::Rejected(reason)),
         };
-        for (index, ExpectingStatement { statement, rows }) in self.statements.iter().enumerate() {
-            let changed = statement.execute(tx, |name| &values[name])?;
-            if let Some(expected) = rows.filter(|expected| *expected != changed) {
-                return Ok(Outcome::Rejected(format!(
-                    "statement {} changed {changed} rows instead of {expected}",
-                    index + 1
-                )));
+        // Statements for each event stay together: the second of one event comes before the first of
+        // the next, as if each had come alone.
+        for steps in self.steps.chunk_by(|one, next| one.is_for_each() && next.is_for_each()) {
+            let applied = match steps {
+                [Step::Batch(step)] => step.apply(tx, &values)?,
+                steps => apply_each(steps, tx, &values)?,
+            };
+            if let Err(reason) = applied {
+                return Ok(Outcome::Rejected(reason));
             }
         }
         Ok(Outcome::Applied)

@@ -17,6 +17,9 @@ pub use registry::{ErasedApplier, Policy, Registry, RegistryError};
 
 /// Events that one transaction takes at most, unless the applier says otherwise.
 pub const DEFAULT_MAX_BATCH_EVENTS: usize = 64;
+/// Bytes of payloads that one transaction takes at most, unless the applier says otherwise: small enough
+/// for one statement's parameters (MariaDB's default `max_allowed_packet` is 16 MiB).
+pub const DEFAULT_MAX_BATCH_BYTES: usize = 2 << 20;
 /// How often an event is tried before it is held, unless the applier says otherwise.
 pub const DEFAULT_MAX_ATTEMPTS: u32 = 5;
 
@@ -33,6 +36,8 @@ pub trait Applier: Send + Sync + 'static {
     const SHARDS: Option<usize> = None;
     /// Events that one transaction takes at most.
     const MAX_BATCH_EVENTS: usize = DEFAULT_MAX_BATCH_EVENTS;
+    /// Bytes of payloads that one transaction takes at most; a single event may have more.
+    const MAX_BATCH_BYTES: usize = DEFAULT_MAX_BATCH_BYTES;
     /// How often an event is tried in one go when it fails by [`ApplyError::Retry`], by a panic, or by a
     /// database error that may be its own fault; then it is held, and tried again from the table.
     const MAX_ATTEMPTS: u32 = DEFAULT_MAX_ATTEMPTS;
@@ -60,6 +65,27 @@ pub trait Applier: Send + Sync + 'static {
         event: &EventContext<'_>,
         payload: Self::Payload,
     ) -> Result<Outcome, ApplyError>;
+
+    /// Applies the events of one transaction, all of them fresh and with distinct ids; by default one
+    /// after the other. An applier that changes many rows by one statement is several times faster.
+    ///
+    /// Whatever is not [`Outcome::Applied`] rolls all of them back; then each is applied by
+    /// [`Self::apply`] in a transaction of its own, so that the event that is to blame is found.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    fn apply_batch(
+        &self,
+        tx: &mut DbConnection,
+        events: Vec<(EventContext<'_>, Self::Payload)>,
+    ) -> Result<Outcome, ApplyError> {
+        for (event, payload) in events {
+            if let rejected @ Outcome::Rejected(_) = self.apply(tx, &event, payload)? {
+                return Ok(rejected);
+            }
+        }
+        Ok(Outcome::Applied)
+    }
 }
 
 /// What an applier may know of an event beside its payload.

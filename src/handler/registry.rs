@@ -14,6 +14,8 @@ pub struct Policy {
     pub shards: Option<usize>,
     /// Events that one transaction takes at most.
     pub max_batch_events: usize,
+    /// Bytes of payloads that one transaction takes at most; a single event may have more.
+    pub max_batch_bytes: usize,
     /// Tries before an event is held.
     pub max_attempts: u32,
     /// Where in the payload it says whose event it is.
@@ -27,12 +29,15 @@ pub trait ErasedApplier: Send + Sync {
     /// How its events are worked on.
     fn policy(&self) -> Policy;
 
-    /// Applies one event.
+    /// Applies the events of one transaction, all or none of them.
     ///
     /// # Errors
-    /// As [`Applier::apply`].
-    fn apply(&self, tx: &mut DbConnection, event: &EventContext<'_>)
-    -> Result<Outcome, ApplyError>;
+    /// As [`Applier::apply_batch`].
+    fn apply(
+        &self,
+        tx: &mut DbConnection,
+        events: &[EventContext<'_>],
+    ) -> Result<Outcome, ApplyError>;
 }
 
 struct Typed<A> {
@@ -45,6 +50,7 @@ impl<A: Applier> ErasedApplier for Typed<A> {
         Policy {
             shards: A::SHARDS,
             max_batch_events: A::MAX_BATCH_EVENTS.max(1),
+            max_batch_bytes: A::MAX_BATCH_BYTES,
             max_attempts: A::MAX_ATTEMPTS.max(1),
             partition_key: self.partition_key.clone(),
             keep_payload: A::KEEP_PAYLOAD,
@@ -54,13 +60,25 @@ impl<A: Applier> ErasedApplier for Typed<A> {
     fn apply(
         &self,
         tx: &mut DbConnection,
-        event: &EventContext<'_>,
+        events: &[EventContext<'_>],
     ) -> Result<Outcome, ApplyError> {
-        match event.payload.parse() {
-            Ok(payload) => self.applier.apply(tx, event, payload),
-            Err(error) => Ok(Outcome::Rejected(format!(
-                "the payload does not fit what the applier expects: {error}"
-            ))),
+        let parsed = events.iter().map(|event| Ok((*event, event.payload.parse()?)));
+        let mut parsed: Vec<(EventContext<'_>, A::Payload)> =
+            match parsed.collect::<Result<_, serde_json::Error>>() {
+                Ok(parsed) => parsed,
+                Err(error) => {
+                    return Ok(Outcome::Rejected(format!(
+                        "the payload does not fit what the applier expects: {error}"
+                    )));
+                }
+            };
+        match parsed.len() {
+            0 => Ok(Outcome::Applied),
+            1 => {
+                let (event, payload) = parsed.remove(0);
+                self.applier.apply(tx, &event, payload)
+            }
+            _ => self.applier.apply_batch(tx, parsed),
         }
     }
 }

@@ -127,14 +127,21 @@ impl Applier {
                 self.ready.push_back(self.delayed.swap_remove(index).1);
             }
         }
-        let mut batch = Vec::new();
+        let mut batch: Vec<Work> = Vec::new();
+        let mut bytes_left = self.group.policy.max_batch_bytes;
         while batch.len() < self.batch_limit {
             let Some(work) = self.ready.pop_front() else { break };
             if work.delivery.is_past_deadline() {
                 self.drop_late(&work);
-            } else {
-                batch.push(work);
+                continue;
             }
+            let bytes = work.event.payload.as_str().len();
+            if bytes > bytes_left && !batch.is_empty() {
+                self.ready.push_front(work);
+                break;
+            }
+            bytes_left = bytes_left.saturating_sub(bytes);
+            batch.push(work);
         }
         batch
     }

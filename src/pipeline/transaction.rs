@@ -170,11 +170,12 @@ fn claim_and_apply(
     let answers = claim(tx, &application.consumer, &claims)?;
     refuse_what_is_past_the_horizon(tx, application, &firsts, &answers)?;
     let mut applied: HashMap<&str, Option<Vec<u8>>> = HashMap::with_capacity(firsts.len());
+    let mut fresh = Vec::with_capacity(firsts.len());
     for (candidate, answer) in firsts.iter().zip(answers) {
         let known = match answer {
             Claim::Known(digest) => Some(digest),
             Claim::Fresh => {
-                apply(tx, application, candidate)?;
+                fresh.push(candidate.context());
                 None
             }
             Claim::Vanished => {
@@ -183,6 +184,9 @@ fn claim_and_apply(
             }
         };
         applied.insert(&candidate.event.id, known);
+    }
+    if !fresh.is_empty() {
+        apply(tx, application, &fresh)?;
     }
     reach(FailPoint::BeforeCommit);
     Ok(batch
@@ -234,6 +238,10 @@ fn refuse_what_is_past_the_horizon(
 }
 
 impl<'a> Candidate<'a> {
+    fn context(&self) -> EventContext<'a> {
+        EventContext::new(self.event, self.queue, self.message_id, self.attempt)
+    }
+
     fn new_claim(&self, keep_payload: bool) -> NewClaim<'a> {
         let event = self.event;
         NewClaim {
@@ -251,11 +259,9 @@ impl<'a> Candidate<'a> {
 fn apply(
     tx: &mut DbConnection,
     application: &Application,
-    candidate: &Candidate<'_>,
+    events: &[EventContext<'_>],
 ) -> Result<(), Failure> {
-    let Candidate { event, queue, message_id, attempt, .. } = *candidate;
-    let context = EventContext::new(event, queue, message_id, attempt);
-    match application.applier.apply(tx, &context) {
+    match application.applier.apply(tx, events) {
         Ok(Outcome::Applied) => Ok(()),
         Ok(Outcome::Rejected(reason)) => Err(Failure::Event(Verdict::Rejected(reason))),
         Err(ApplyError::Retry(reason)) => Err(Failure::Event(Verdict::Failed(reason))),

@@ -29,6 +29,6 @@ pub use migrations::{MigrationStatus, migrate, pending_migrations};
 pub use pool::{Store, StoreError, StoreOptions, TransactionError};
 pub use scratch::Scratch;
 pub use server::{concerns, connection_limit};
-pub use statement::{JsonText, SqlType, SqlValue, Statement, StatementError};
+pub use statement::{JsonText, ROWSET_NAME, Rowset, SqlType, SqlValue, Statement, StatementError};
 pub use transaction::in_transaction;
 pub use url::{Backend, DatabaseUrl, DatabaseUrlError};

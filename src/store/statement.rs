@@ -10,6 +10,7 @@ use diesel::result::QueryResult;
 use diesel::{RunQueryDsl, sql_types};
 use serde::Deserialize;
 
+pub use self::rowset::{ROWSET_NAME, Rowset};
 use super::connection::DbConnection;
 use super::url::Backend;
 
@@ -99,6 +100,9 @@ pub enum StatementError {
     /// It would end or change the transaction that hapax runs it in.
     #[error("{0} is not allowed: hapax runs the statement in its own transaction")]
     TransactionControl(String),
+    /// A statement over a batch that does not read from it.
+    #[error("it does not read from the rowset `batch`; write FROM batch or JOIN batch")]
+    NoRowset,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +126,16 @@ impl Statement {
     /// # Errors
     /// See [`StatementError`].
     pub fn parse(sql: &str, backend: Backend) -> Result<Self, StatementError> {
-        lexer::parse(sql, backend)
+        lexer::parse(sql, backend, None)
+    }
+
+    /// As [`Self::parse`], for a statement that reads from `rowset` by the name `batch`, after FROM, JOIN
+    /// or USING. The rows are the value of its parameter `batch`.
+    ///
+    /// # Errors
+    /// See [`StatementError`].
+    pub fn parse_over(sql: &str, rowset: &Rowset) -> Result<Self, StatementError> {
+        lexer::parse(sql, rowset.backend(), Some(rowset))
     }
 
     /// The distinct parameter names.
@@ -346,3 +359,4 @@ mod mysql {
 }
 
 mod lexer;
+mod rowset;

@@ -1,5 +1,6 @@
 //! Just enough of SQL's lexical rules to tell a parameter from what looks like one.
 
+use super::rowset::{ROWSET_NAME, Rowset};
 use super::{Piece, Statement, StatementError};
 use crate::store::Backend;
 
@@ -45,28 +46,80 @@ const MYSQL_COMMITS: &[&str] = &[
 const CHANGING: &[&str] = &["INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE"];
 const VERBS: &[&str] = &["SELECT", "VALUES", "CALL", "DO"];
 
-pub fn parse(sql: &str, backend: Backend) -> Result<Statement, StatementError> {
+/// After these comes what a statement reads from.
+const READS_FROM: &[&str] = &["FROM", "JOIN", "USING", "STRAIGHT_JOIN"];
+/// Words after a table's name that are no alias of it.
+const AFTER_A_TABLE: &[&str] = &[
+    "CROSS",
+    "EXCEPT",
+    "FETCH",
+    "FOR",
+    "FULL",
+    "GROUP",
+    "HAVING",
+    "INNER",
+    "INTERSECT",
+    "JOIN",
+    "LEFT",
+    "LIMIT",
+    "NATURAL",
+    "OFFSET",
+    "ON",
+    "ORDER",
+    "RETURNING",
+    "RIGHT",
+    "SET",
+    "STRAIGHT_JOIN",
+    "TABLESAMPLE",
+    "UNION",
+    "USING",
+    "WHERE",
+    "WINDOW",
+];
+
+/// With a rowset, puts it in wherever the statement reads from its name.
+pub fn parse(
+    sql: &str,
+    backend: Backend,
+    rowset: Option<&Rowset>,
+) -> Result<Statement, StatementError> {
     let rules = rules(backend);
     let mut lexer = Lexer { rest: sql.trim(), rules, text: String::new(), pieces: Vec::new() };
     let (mut first_word, mut verb): (Option<String>, Option<String>) = (None, None);
     let mut depth = 0_i32;
+    let (mut last_word, mut reads_rowset) = (String::new(), false);
     while let Some(token) = lexer.next()? {
+        if matches!(token, Token::Blank) {
+            continue;
+        }
+        let before = std::mem::take(&mut last_word);
         match token {
             Token::Word(word) => {
                 let word = word.to_ascii_uppercase();
+                if let Some(rowset) = rowset
+                    && word.eq_ignore_ascii_case(ROWSET_NAME)
+                    && READS_FROM.contains(&before.as_str())
+                {
+                    lexer.put_in(rowset);
+                    reads_rowset = true;
+                }
                 let is_verb = CHANGING.contains(&word.as_str()) || VERBS.contains(&word.as_str());
                 if depth == 0 && is_verb {
                     verb.get_or_insert(word.clone());
                 }
-                first_word.get_or_insert(word);
+                first_word.get_or_insert_with(|| word.clone());
+                last_word = word;
             }
             Token::Open => depth += 1,
             Token::Close => depth -= 1,
             Token::End => break,
-            Token::Other => {}
+            Token::Other | Token::Blank => {}
         }
     }
     let first_word = first_word.ok_or(StatementError::Empty)?;
+    if rowset.is_some() && !reads_rowset {
+        return Err(StatementError::NoRowset);
+    }
     if ends_transaction(&first_word, backend) {
         return Err(StatementError::TransactionControl(first_word));
     }
@@ -150,6 +203,8 @@ enum Token {
     Close,
     /// The semicolon that ends the statement.
     End,
+    /// White space, or a comment.
+    Blank,
     Other,
 }
 
@@ -180,6 +235,7 @@ impl Lexer<'_> {
             '(' => self.copy(1, Token::Open),
             ')' => self.copy(1, Token::Close),
             c if is_word_start(c) => self.word()?,
+            c if c.is_whitespace() => self.copy(c.len_utf8(), Token::Blank),
             c => self.copy(c.len_utf8(), Token::Other),
         };
         Ok(Some(token))
@@ -246,7 +302,7 @@ impl Lexer<'_> {
 
     fn line_comment(&mut self) -> Token {
         let length = self.take_while(|c| c != '\n').len();
-        self.copy(length, Token::Other)
+        self.copy(length, Token::Blank)
     }
 
     fn block_comment(&mut self) -> Result<Token, StatementError> {
@@ -265,9 +321,32 @@ impl Lexer<'_> {
                 at += next.len_utf8();
             }
             if depth == 0 {
-                return Ok(self.copy(at, Token::Other));
+                return Ok(self.copy(at, Token::Blank));
             }
         }
+    }
+
+    /// In the place of the rowset's name, which was just read.
+    fn put_in(&mut self, rowset: &Rowset) {
+        let name_at = self.text.len() - ROWSET_NAME.len();
+        let (head, tail) = rowset.sql();
+        self.text.replace_range(name_at.., &head);
+        self.flush();
+        self.pieces.push(Piece::Parameter(ROWSET_NAME.into()));
+        self.text.push_str(&tail);
+        if !self.is_at_alias() {
+            self.text.push_str(" AS ");
+            self.text.push_str(ROWSET_NAME);
+        }
+    }
+
+    /// Whether a table's name, which was just read, gets another one.
+    fn is_at_alias(&self) -> bool {
+        let rest = self.rest.trim_start();
+        let end = rest.find(|c| !is_word_part(c)).unwrap_or(rest.len());
+        let word = rest[..end].to_ascii_uppercase();
+        let is_quoted = rest.starts_with(['"', '`', '[']);
+        is_quoted || !word.is_empty() && !AFTER_A_TABLE.contains(&word.as_str())
     }
 
     fn dollar(&mut self) -> Result<Token, StatementError> {
@@ -337,12 +416,13 @@ fn is_word_part(c: char) -> bool {
 #[cfg(test)]
 #[cfg(all(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod tests {
+    use super::super::SqlType;
     use super::*;
 
     const ALL: [Backend; 3] = [Backend::Sqlite, Backend::Postgres, Backend::Mysql];
 
     fn parameters(sql: &str, backend: Backend) -> Vec<String> {
-        let statement = parse(sql, backend).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        let statement = parse(sql, backend, None).unwrap_or_else(|error| panic!("{sql}: {error}"));
         statement.parameters().into_iter().map(str::to_owned).collect()
     }
 
@@ -380,7 +460,7 @@ mod tests {
 
     #[test]
     fn statements_that_cannot_be_run_as_meant_are_refused() {
-        let error = |sql, backend| parse(sql, backend).unwrap_err();
+        let error = |sql, backend| parse(sql, backend, None).unwrap_err();
         for backend in ALL {
             for empty in ["", "  ", ";", "-- nothing", "/* nothing */"] {
                 assert_eq!(error(empty, backend), StatementError::Empty, "{empty:?}");
@@ -415,7 +495,38 @@ mod tests {
             ("SELECT * FROM a FOR UPDATE", false),
         ] {
             for backend in ALL {
-                assert_eq!(parse(sql, backend).unwrap().changes_rows(), expected, "{sql}");
+                assert_eq!(parse(sql, backend, None).unwrap().changes_rows(), expected, "{sql}");
+            }
+        }
+    }
+    #[test]
+    fn the_rowset_is_put_in_where_a_statement_reads_from_it() {
+        let rowset = |backend| Rowset::new(backend, vec![("id".into(), SqlType::Bigint)]);
+        let parsed = |sql, backend| parse(sql, backend, Some(&rowset(backend)));
+        for (sql, places, named) in [
+            ("SELECT batch.id, 'from batch' FROM batch -- from batch", 1, 1),
+            ("INSERT INTO t (batch) SELECT b.id FROM Batch AS b WHERE 1 = 1", 1, 0),
+            ("INSERT INTO t SELECT b.id FROM /* x */ batch b", 1, 0),
+            ("SELECT 1 FROM a JOIN batch ON a.id = batch.id JOIN (SELECT * FROM batch) x", 2, 2),
+            ("DELETE FROM a USING batch WHERE a.id = batch.id", 1, 1),
+            ("SELECT 1 FROM batch \"b\", batch_2", 1, 0),
+            ("SELECT 1 FROM batch;", 1, 1),
+        ] {
+            for backend in ALL {
+                let statement =
+                    parsed(sql, backend).unwrap_or_else(|error| panic!("{sql}: {error}"));
+                let is_place = |piece: &&Piece| matches!(piece, Piece::Parameter(_));
+                assert_eq!(statement.pieces.iter().filter(is_place).count(), places, "{sql}");
+                let is_named = |piece: &&Piece| match piece {
+                    Piece::Text(text) => text.contains(") AS batch"),
+                    Piece::Parameter(_) => false,
+                };
+                assert_eq!(statement.pieces.iter().filter(is_named).count(), named, "{sql}");
+            }
+        }
+        for backend in ALL {
+            for sql in ["SELECT 1", "SELECT 'FROM batch'", "SELECT 1 FROM a.batch"] {
+                assert_eq!(parsed(sql, backend).unwrap_err(), StatementError::NoRowset, "{sql}");
             }
         }
     }
