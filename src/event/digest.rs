@@ -227,7 +227,33 @@ mod tests {
         "-?(0|[1-9][0-9]{0,20})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
     }
 
+    /// Few enough values that two of them are often the same.
+    fn payload() -> impl Strategy<Value = serde_json::Value> {
+        use serde_json::{Value, json};
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (-1_i64..2).prop_map(Value::from),
+            "[aé\"]{0,1}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 8, 2, |inner| {
+            let members = prop::collection::btree_map("[ab]", inner.clone(), 0..3);
+            prop_oneof![
+                prop::collection::vec(inner, 0..3).prop_map(Value::from),
+                members.prop_map(|members| json!(members)),
+            ]
+        })
+    }
+
     proptest! {
+        #[test]
+        fn digests_are_equal_exactly_when_the_payloads_mean_the_same(
+            left in payload(), right in payload()
+        ) {
+            let pretty = serde_json::to_string_pretty(&right).unwrap();
+            prop_assert_eq!(digest(&left.to_string()) == digest(&pretty), left == right);
+        }
+
         #[test]
         fn numbers_are_equal_exactly_when_their_decimal_values_are(
             left in number(), right in number()
