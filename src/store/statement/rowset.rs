@@ -131,7 +131,10 @@ impl Rowset {
         match self.backend {
             #[cfg(feature = "postgres")]
             Backend::Postgres => "+00",
-            _ => "",
+            #[cfg(feature = "sqlite")]
+            Backend::Sqlite => "",
+            #[cfg(feature = "mysql")]
+            Backend::Mysql => "",
         }
     }
 }
