@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    Database, Diary, Kind, client, config_text, emulator, parse_config, points, send_all,
-    until_empty,
+    Database, Diary, Kind, POINTS_APPLIER, client, config_text, emulator, parse_config, points,
+    send_all, until_empty,
 };
 use hapax::diesel::{RunQueryDsl, sql_query};
 use hapax::{Applier, ApplyError, DbConnection, EventContext, Outcome, Service};
@@ -28,13 +28,9 @@ fn applier(kind: Kind) -> String {
              WHERE s.account_id = account.id"
         ),
     };
+    let (declared, _) = POINTS_APPLIER.split_once("[[applier.statement]]").unwrap();
     format!(
-        r#"
-        [[applier]]
-        event_type = "points.awarded"
-        [applier.parameters]
-        account_id = {{ pointer = "/account_id", type = "bigint" }}
-        points = {{ pointer = "/points", type = "bigint" }}
+        r#"{declared}
         [[applier.statement]]
         batch_sql = """{update}"""
         rows = 1

@@ -1,7 +1,6 @@
 //! What the bytes of an answer say. No I/O, and any bytes at all end in an answer or in an error.
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::{ApiErrorCode, DeleteFailure, Message};
 
@@ -70,7 +69,7 @@ struct Route {
 /// Of an action that returns nothing.
 ///
 /// # Errors
-/// As for each function here: the answer is not CMQ's, or a refusal.
+/// The answer is not CMQ's, or a refusal.
 pub fn done(bytes: &[u8]) -> Answer<()> {
     head(bytes)?.success()
 }
@@ -157,12 +156,12 @@ fn head(bytes: &[u8]) -> Answer<Head> {
     parse(bytes)
 }
 
-fn successful<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
+fn successful<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Answer<T> {
     head(bytes)?.success()?;
     parse(bytes)
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
+fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Answer<T> {
     serde_json::from_slice(bytes)
         .map_err(|error| AnswerError::Foreign(format!("{error} in {:?}", excerpt(bytes))))
 }

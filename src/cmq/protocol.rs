@@ -80,7 +80,7 @@ pub struct Message {
 /// One message whose body is no text must not hide the others of its answer: it is to be received, and
 /// found malformed.
 fn any_body<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let json = Box::<serde_json::value::RawValue>::deserialize(deserializer)?;
+    let json = <&serde_json::value::RawValue>::deserialize(deserializer)?;
     Ok(serde_json::from_str(json.get()).unwrap_or_else(|_| json.get().to_owned()))
 }
 

@@ -82,6 +82,9 @@ pub enum SqlValue {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonText(pub String);
 
+/// How a time is written where it is bound as text, in UTC: to the microsecond, as all databases keep it.
+const TIMESTAMP_FORMAT: &str = "%F %T%.6f";
+
 /// What is wrong with a statement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StatementError {
@@ -273,7 +276,7 @@ mod sqlite {
             let text = match self {
                 Self::Numeric(Some(number)) => number.to_plain_string(),
                 Self::Json(Some(JsonText(text))) => text.clone(),
-                Self::Timestamp(Some(time)) => time.format("%F %T%.6f").to_string(),
+                Self::Timestamp(Some(time)) => time.format(TIMESTAMP_FORMAT).to_string(),
                 _ => return Ok(IsNull::Yes),
             };
             out.set_value(text);
@@ -350,7 +353,7 @@ mod mysql {
         fn to_sql<'b>(&'b self, out: &mut Output<'b, '_, Mysql>) -> diesel::serialize::Result {
             match self {
                 Self::Json(Some(JsonText(text))) => out.write_all(text.as_bytes())?,
-                Self::Timestamp(Some(time)) => write!(out, "{}", time.format("%F %T%.6f"))?,
+                Self::Timestamp(Some(time)) => write!(out, "{}", time.format(TIMESTAMP_FORMAT))?,
                 _ => return Ok(IsNull::Yes),
             }
             Ok(IsNull::No)

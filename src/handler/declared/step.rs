@@ -6,7 +6,7 @@ use diesel::result::QueryResult;
 
 use super::{CONTEXT_PARAMETERS, DeclaredApplierError, StatementSpec, Values};
 use crate::handler::ParameterSpec;
-use crate::store::{Backend, DbConnection, ROWSET_NAME, Rowset, SqlType, Statement};
+use crate::store::{Backend, DbConnection, ROWSET_NAME, Rowset, SqlType, SqlValue, Statement};
 
 /// A statement with what it has to change.
 pub enum Step {
@@ -47,24 +47,21 @@ pub fn parse(
         key: format!("statement[{index}].{key}"),
         reason,
     };
-    let (step, statement_changes_rows) = match (&spec.sql, &spec.batch_sql) {
+    let (rows, number) = (spec.rows, index + 1);
+    let step = match (&spec.sql, &spec.batch_sql) {
         (Some(sql), None) => {
             if spec.rows_per.is_some() {
                 let reason = "it goes with batch_sql only; remove it".to_owned();
                 return Err(refuse("rows_per", reason));
             }
             let statement = parse_each(sql, parameters, backend).map_err(|r| refuse("sql", r))?;
-            let changes_rows = statement.changes_rows();
-            (Step::Each { statement, rows: spec.rows, number: index + 1 }, changes_rows)
+            Step::Each { statement, rows, number }
         }
         (None, Some(sql)) => {
             let (statement, rowset) =
                 parse_batch(sql, parameters, backend).map_err(|r| refuse("batch_sql", r))?;
             let rows_per = rows_per(spec, &rowset).map_err(|r| refuse("rows_per", r))?;
-            let changes_rows = statement.changes_rows();
-            let (rows, number) = (spec.rows, index + 1);
-            let step = BatchStep { statement, rowset, rows, rows_per, number };
-            (Step::Batch(step), changes_rows)
+            Step::Batch(BatchStep { statement, rowset, rows, rows_per, number })
         }
         (None, None) => {
             let reason = "it is missing; write sql (run for each event) or batch_sql (run once for \
@@ -76,7 +73,7 @@ pub fn parse(
             return Err(refuse("batch_sql", reason.into()));
         }
     };
-    if spec.rows.is_some() && !statement_changes_rows {
+    if rows.is_some() && !step.statement().changes_rows() {
         let reason = "rows counts changed rows, and this statement is no INSERT, UPDATE, DELETE, \
                       REPLACE or MERGE; remove it";
         return Err(refuse("rows", reason.into()));
@@ -167,6 +164,12 @@ impl Step {
         matches!(self, Self::Each { .. })
     }
 
+    fn statement(&self) -> &Statement {
+        match self {
+            Self::Each { statement, .. } | Self::Batch(BatchStep { statement, .. }) => statement,
+        }
+    }
+
     /// The key of the configuration that holds its SQL.
     pub fn key(&self) -> &'static str {
         match self {
@@ -204,7 +207,7 @@ impl BatchStep {
         Ok(compare(self.number, changed, expected))
     }
 
-    fn rows(&self, events: &[Values<'_>]) -> crate::store::SqlValue {
+    fn rows(&self, events: &[Values<'_>]) -> SqlValue {
         self.rowset.rows(events.iter().map(|values| self.rowset.names().map(|name| &values[name])))
     }
 

@@ -405,6 +405,11 @@ impl Lexer<'_> {
     }
 }
 
+/// Whether the whole text is one word.
+pub fn is_word(text: &str) -> bool {
+    text.starts_with(is_word_start) && text.chars().all(is_word_part)
+}
+
 fn is_word_start(c: char) -> bool {
     c.is_alphabetic() || c == '_'
 }

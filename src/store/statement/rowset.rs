@@ -5,7 +5,8 @@
 
 use std::fmt::Write;
 
-use super::{JsonText, SqlType, SqlValue};
+use super::lexer::is_word;
+use super::{JsonText, SqlType, SqlValue, TIMESTAMP_FORMAT};
 use crate::store::Backend;
 
 /// The rowset's name in a statement.
@@ -24,11 +25,9 @@ impl Rowset {
         Self { backend, columns }
     }
 
-    /// Whether `name` may name a column.
+    /// Whether `name` may name a column: it is one word to the lexer.
     pub fn may_be_column(name: &str) -> bool {
-        !name.starts_with(|c: char| c.is_ascii_digit())
-            && !name.is_empty()
-            && name.chars().all(|c| c.is_alphanumeric() || c == '_')
+        is_word(name)
     }
 
     /// Whose SQL it is written in.
@@ -114,7 +113,7 @@ impl Rowset {
             SqlValue::Boolean(Some(value)) => write!(json, "\"{}\"", u8::from(*value)),
             SqlValue::Timestamp(Some(time)) => {
                 let zone = self.zone();
-                write!(json, "\"{}{zone}\"", time.format("%F %T%.6f"))
+                write!(json, "\"{}{zone}\"", time.format(TIMESTAMP_FORMAT))
             }
             SqlValue::Json(Some(JsonText(text))) => write!(json, "{}", quoted(text)),
             SqlValue::Bytes(Some(bytes)) => {
