@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
-    Database, Diary, Kind, POINTS_APPLIER, block_on, client, config_text, emulator, eventually,
-    left_in, parse_config, points, send_all,
+    DEADLINE, Database, Diary, Kind, POINTS_APPLIER, block_on, client, config_text, emulator,
+    eventually, left_in, parse_config, points, send_all, until_empty,
 };
 use hapax::emulator::Emulator;
 use hapax::pipeline::{ActorState, Board, Disturbance};
@@ -111,21 +111,22 @@ fn events_under_way_survive_their_actors() {
     block_on(async {
         let setting = start(1_000).await;
         let client = client(&setting.emulator.endpoint());
-        let bodies: Vec<String> = (0..1_600).map(|n| points(&format!("evt-{n}"), 1, 1)).collect();
-        send_all(&client, "orders", &bodies).await;
-        for round in 0..10 {
-            let actor = ACTORS[round % ACTORS.len()];
+        let mut sent = 0;
+        for actor in ACTORS.iter().cycle().take(2 * ACTORS.len()) {
+            let before = restarts(&setting.board, actor).0;
             setting.board.disturb(actor, Disturbance::Panic);
-            let applied = setting.diary.count("applied");
-            eventually("some more are applied, or all", || {
-                let now = setting.diary.count("applied");
-                now > applied || now == 1_600
-            })
-            .await;
+            let start = Instant::now();
+            while restarts(&setting.board, actor).0 == before {
+                assert!(start.elapsed() < DEADLINE, "{actor} is not restarted");
+                let bodies: Vec<String> =
+                    (sent..sent + 16).map(|n| points(&format!("evt-{n}"), 1, 1)).collect();
+                sent += 16;
+                send_all(&client, "orders", &bodies).await;
+            }
         }
-        eventually("the queue is empty", || left_in(&setting.emulator, "orders") == 0).await;
+        until_empty(&setting.emulator, "orders").await;
         setting.running.drain().await;
-        assert_eq!((setting.database.balance(1), setting.database.processed()), (1_600, 1_600));
+        assert_eq!((setting.database.balance(1), setting.database.processed()), (sent, sent));
     });
 }
 
