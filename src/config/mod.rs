@@ -322,7 +322,7 @@ fn default_max_concurrent_polls() -> usize {
 }
 
 fn default_max_in_flight_messages() -> usize {
-    1_024
+    2_048
 }
 
 fn default_max_in_flight_bytes() -> usize {

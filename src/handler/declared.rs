@@ -12,7 +12,7 @@ use super::parameter::{ParameterSpec, null};
 use super::registry::{ErasedApplier, Policy};
 use super::{
     ApplyError, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_BATCH_EVENTS,
-    EventContext, Outcome,
+    DEFAULT_MAX_SET_EVENTS, EventContext, Outcome,
 };
 use crate::event::Pointer;
 use crate::store::{Backend, DbConnection, SqlType, SqlValue, in_transaction};
@@ -125,9 +125,15 @@ impl DeclaredApplier {
             let reason = "no statement uses it; remove it, or write it as :name in a statement";
             return Err(refuse(&format!("parameters.{unused}"), reason));
         }
+        let works_on_sets = steps.iter().all(|step| matches!(step, Step::Batch(_)));
+        let default_max_events = match works_on_sets {
+            true => DEFAULT_MAX_SET_EVENTS,
+            false => DEFAULT_MAX_BATCH_EVENTS,
+        };
         let policy = Policy {
             shards: spec.shards,
-            max_batch_events: spec.max_batch_events.unwrap_or(DEFAULT_MAX_BATCH_EVENTS),
+            works_on_sets,
+            max_batch_events: spec.max_batch_events.unwrap_or(default_max_events),
             max_batch_bytes: spec.max_batch_bytes.unwrap_or(DEFAULT_MAX_BATCH_BYTES),
             max_attempts: spec.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS),
             partition_key: spec.partition_key,

@@ -17,6 +17,8 @@ pub use registry::{ErasedApplier, Policy, Registry, RegistryError};
 
 /// Events that one transaction takes at most, unless the applier says otherwise.
 pub const DEFAULT_MAX_BATCH_EVENTS: usize = 64;
+/// The same where every statement takes the whole batch.
+pub const DEFAULT_MAX_SET_EVENTS: usize = 256;
 /// Bytes of payloads that one transaction takes at most, unless the applier says otherwise: small enough
 /// for one statement's parameters (MariaDB's default `max_allowed_packet` is 16 MiB).
 pub const DEFAULT_MAX_BATCH_BYTES: usize = 2 << 20;

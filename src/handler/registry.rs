@@ -12,6 +12,9 @@ use crate::store::DbConnection;
 pub struct Policy {
     /// Transactions at the same time; `None` lets the service choose.
     pub shards: Option<usize>,
+    /// Whether one statement takes a whole batch. Then a few large transactions do more than many small
+    /// ones.
+    pub works_on_sets: bool,
     /// Events that one transaction takes at most.
     pub max_batch_events: usize,
     /// Bytes of payloads that one transaction takes at most; a single event may have more.
@@ -49,6 +52,7 @@ impl<A: Applier> ErasedApplier for Typed<A> {
     fn policy(&self) -> Policy {
         Policy {
             shards: A::SHARDS,
+            works_on_sets: false,
             max_batch_events: A::MAX_BATCH_EVENTS.max(1),
             max_batch_bytes: A::MAX_BATCH_BYTES,
             max_attempts: A::MAX_ATTEMPTS.max(1),

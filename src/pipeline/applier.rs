@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::concurrency::Concurrency;
 use super::delivery::{Acknowledge, Hold, Work};
+use super::gathering::{Gathering, UnderWay};
 use super::health::Health;
 use super::link::Link;
 use super::observer::{Observation, Observer};
@@ -57,6 +59,8 @@ pub struct Group {
     pub policy: Policy,
     /// How many of the shards' transactions run at the same time.
     pub concurrency: Concurrency,
+    /// When a batch begins that is not full.
+    pub gathering: Arc<Gathering>,
     /// A batch that takes longer than this is given up with its Applier.
     pub stuck_after: Duration,
     /// Where events go that cannot be applied.
@@ -65,6 +69,16 @@ pub struct Group {
     pub observer: Observer,
     /// Where it is said whether the database can be used.
     pub health: Health,
+}
+
+/// What becomes of the events that wait.
+enum Phase {
+    /// There are none.
+    Idle,
+    /// They wait for others to share their transaction.
+    Gathering(SpawnHandle),
+    /// They wait for the batch that is under way, or for a pause to end.
+    Busy,
 }
 
 /// The actor, one an event type and shard.
@@ -77,7 +91,7 @@ pub struct Applier {
     wake: Option<SpawnHandle>,
     /// Events in a batch at most: as many as the policy allows, fewer under contention.
     batch_limit: usize,
-    busy: bool,
+    phase: Phase,
     late_warning: Warning,
     contention: Backoff,
     unavailable: Backoff,
@@ -97,7 +111,7 @@ impl Applier {
             delayed: Vec::new(),
             wake: None,
             batch_limit,
-            busy: false,
+            phase: Phase::Idle,
             late_warning: Warning::default(),
             contention: Backoff::new(CONTENTION_PAUSES.0, CONTENTION_PAUSES.1),
             unavailable: Backoff::new(UNAVAILABLE_PAUSES.0, UNAVAILABLE_PAUSES.1),
@@ -105,28 +119,66 @@ impl Applier {
         }
     }
 
-    /// Starts the next batch unless one is under way: whatever came in the meantime is in it.
+    /// Lets the next batch begin, or gather, unless one is under way: whatever came in the meantime is
+    /// in it.
     fn proceed(&mut self, context: &mut Context<Self>) {
-        if self.busy {
-            return;
+        match self.phase {
+            Phase::Busy => return,
+            Phase::Gathering(_) if !self.has_full_batch() => return,
+            Phase::Gathering(waiting) => drop(context.cancel_future(waiting)),
+            Phase::Idle => {}
         }
-        let batch = self.next_batch();
-        if batch.is_empty() {
+        self.phase = Phase::Idle;
+        self.bring_what_is_due();
+        if self.ready.is_empty() {
             return self.wake_for_delayed(context);
         }
-        self.busy = true;
-        self.heart.work_begins(self.group.stuck_after);
-        let run = run(self.group.clone(), batch).into_actor(self);
-        context.spawn(run.map(|settled, applier, context| applier.settle(settled, context)));
+        let gathering = &self.group.gathering;
+        let under_way = match self.has_full_batch() {
+            true => Some(gathering.begin()),
+            false => gathering.begin_if_quiet(),
+        };
+        match under_way {
+            Some(under_way) => self.begin(under_way, context),
+            None => {
+                let waiting = gathering.clone().begin_in_time().into_actor(self);
+                let begin = waiting.map(|under_way, applier, context| {
+                    applier.begin(under_way, context);
+                });
+                self.phase = Phase::Gathering(context.spawn(begin));
+            }
+        }
     }
 
-    fn next_batch(&mut self) -> Vec<Work> {
+    /// What comes until there is a connection to use is still in the batch.
+    fn begin(&mut self, under_way: UnderWay, context: &mut Context<Self>) {
+        self.phase = Phase::Busy;
+        let group = self.group.clone();
+        let ready =
+            async move { (group.concurrency.slot().await, group.application.store.turn().await) };
+        let begin = ready.into_actor(self).then(move |(slot, turn), applier, _| {
+            let batch = applier.next_batch();
+            applier.heart.work_begins(applier.group.stuck_after);
+            run(applier.group.clone(), batch, Turn { under_way, slot, turn }).into_actor(applier)
+        });
+        context.spawn(begin.map(|settled, applier, context| applier.settle(settled, context)));
+    }
+
+    fn has_full_batch(&self) -> bool {
+        let bytes = || self.ready.iter().map(Work::payload_bytes).sum::<usize>();
+        self.ready.len() >= self.batch_limit || bytes() >= self.group.policy.max_batch_bytes
+    }
+
+    fn bring_what_is_due(&mut self) {
         let now = Instant::now();
         for index in (0..self.delayed.len()).rev() {
             if self.delayed[index].0 <= now {
                 self.ready.push_back(self.delayed.swap_remove(index).1);
             }
         }
+    }
+
+    fn next_batch(&mut self) -> Vec<Work> {
         let mut batch: Vec<Work> = Vec::new();
         let mut bytes_left = self.group.policy.max_batch_bytes;
         while batch.len() < self.batch_limit {
@@ -135,7 +187,7 @@ impl Applier {
                 self.drop_late(&work);
                 continue;
             }
-            let bytes = work.event.payload.as_str().len();
+            let bytes = work.payload_bytes();
             if bytes > bytes_left && !batch.is_empty() {
                 self.ready.push_front(work);
                 break;
@@ -193,12 +245,12 @@ impl Applier {
         if pause.is_zero() {
             self.contention.reset();
             self.note_available();
-            self.busy = false;
+            self.phase = Phase::Idle;
             return self.proceed(context);
         }
         again.into_iter().rev().for_each(|work| self.ready.push_front(work));
         context.run_later(pause, |applier, context| {
-            applier.busy = false;
+            applier.phase = Phase::Idle;
             applier.proceed(context);
         });
     }
@@ -332,17 +384,28 @@ struct Settled {
     contended_alone: bool,
 }
 
+/// What a batch has while it is under way.
+struct Turn {
+    under_way: UnderWay,
+    slot: OwnedSemaphorePermit,
+    turn: OwnedSemaphorePermit,
+}
+
 /// Runs a batch where it may block. A batch that is lost with its thread goes back to the queue.
-async fn run(group: Arc<Group>, batch: Vec<Work>) -> Settled {
-    let slot = group.concurrency.slot().await;
-    let turn = group.application.store.turn().await;
+async fn run(group: Arc<Group>, batch: Vec<Work>, Turn { under_way, slot, turn }: Turn) -> Settled {
     let shared = group.clone();
+    if batch.is_empty() {
+        shared.concurrency.release(slot, false);
+        return Settled { events: Vec::new(), contended_alone: false };
+    }
     let blocking = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
+        let _held = (turn, under_way);
         let start = Instant::now();
         let candidates: Vec<Candidate<'_>> = batch.iter().map(candidate).collect();
         let BatchResult { verdicts, contended } = apply_batch(&group.application, &candidates);
-        observe_commit(&group, &verdicts, start.elapsed());
+        let took = start.elapsed();
+        group.gathering.learn(took);
+        observe_commit(&group, &verdicts, took);
         (batch.into_iter().zip(verdicts).collect(), contended)
     });
     let (events, contended) = blocking.await.unwrap_or_else(|error| {

@@ -82,6 +82,13 @@ pub struct Work {
     pub share: ShareToken,
 }
 
+impl Work {
+    /// Its part of a batch's limit in bytes.
+    pub fn payload_bytes(&self) -> usize {
+        self.event.payload.as_str().len()
+    }
+}
+
 /// A delivery that cannot be applied, for the Quarantine.
 #[derive(actix::Message)]
 #[rtype(result = "()")]

@@ -16,6 +16,7 @@ mod backoff;
 mod budget;
 mod concurrency;
 mod delivery;
+mod gathering;
 mod health;
 mod held_retry;
 mod link;

@@ -206,16 +206,20 @@ impl Starting {
         applications: &BTreeMap<String, Arc<Application>>,
         connections: usize,
     ) -> HashMap<String, Route> {
-        let default_shards = shards_per_type(connections, applications.len());
         let mut routes = HashMap::new();
         for (share, (event_type, application)) in applications.iter().enumerate() {
             let policy = application.applier.policy();
-            let count = policy.shards.unwrap_or(default_shards);
+            let default_shards = shards_per_type(connections, applications.len());
+            let count = policy.shards.unwrap_or(match policy.works_on_sets {
+                true => default_shards.min(SHARDS_OF_SETS),
+                false => default_shards,
+            });
             let partition_key = policy.partition_key.clone();
             let group = Arc::new(Group {
                 application: application.clone(),
                 policy,
                 concurrency: Concurrency::new(count),
+                gathering: Arc::default(),
                 stuck_after: STUCK_AFTER,
                 quarantine: self.quarantine.clone(),
                 observer: self.observer.clone(),
@@ -296,6 +300,9 @@ pub fn applications(
     };
     registry.iter().map(application).collect()
 }
+
+/// Shards of a type whose statements take whole batches: one of them gathers while the other commits.
+const SHARDS_OF_SETS: usize = 2;
 
 /// One connection is left for holding messages; the rest is divided evenly, so that a type whose
 /// transactions hang cannot take the connections of the others.
