@@ -157,7 +157,8 @@ def tool(*arguments):
 
 
 def send(endpoint, messages, **options):
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+    flags = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+             for name, value in options.items() if value is not None and value is not False]
     return tool("send", f"--endpoint={endpoint}", f"--messages={messages}", *flags)
 
 

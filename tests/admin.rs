@@ -54,7 +54,7 @@ fn metrics_count_what_happened() {
             "hapax_events_total{event_type=\"points.awarded\",outcome=\"duplicate\"} 1",
             "hapax_held_messages_total{queue=\"orders\",reason=\"malformed\"} 1",
             "hapax_deleted_messages_total{queue=\"orders\"} 4",
-            "hapax_in_flight_messages_limit{queue=\"orders\"} 1024",
+            "hapax_in_flight_messages_limit{queue=\"orders\"} 2048",
             "hapax_actor_running{actor=\"receiver/orders\"} 1",
             "hapax_receive_to_commit_seconds_count{event_type=\"points.awarded\"} 2",
             "hapax_waiting_events{queue=\"orders\",event_type=\"points.awarded\"} 0",
@@ -68,7 +68,7 @@ fn metrics_count_what_happened() {
         let (_, status) = get(&running, "/status", "").await;
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
         assert_eq!(status["actors"].as_array().unwrap().len(), 6, "{status}");
-        assert_eq!(status["queues"][0]["limit"], 1024);
+        assert_eq!(status["queues"][0]["limit"], 2048);
         assert!(!text.contains(SECRET_KEY) && !status.to_string().contains(SECRET_KEY));
         assert_eq!(get(&running, "/", "").await.0, 404);
         running.drain().await;

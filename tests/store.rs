@@ -50,18 +50,31 @@ fn migrated(kind: Kind) -> (Database, Store) {
 }
 
 fn claim_now(store: &Store, consumer: &str, ids: &[&str]) -> Result<Vec<Claim>, Error> {
+    claim_guessing(store, consumer, ids, false)
+}
+
+fn claim_guessing(
+    store: &Store,
+    consumer: &str,
+    ids: &[&str],
+    expects_known: bool,
+) -> Result<Vec<Claim>, Error> {
     let claims: Vec<NewClaim<'_>> = ids.iter().map(|id| new_claim(id)).collect();
-    let work =
-        |connection: &mut _| in_transaction(connection, LIMIT, |tx| claim(tx, consumer, &claims));
+    let work = |connection: &mut _| {
+        in_transaction(connection, LIMIT, |tx| claim(tx, consumer, &claims, expects_known))
+    };
     store.run_here(work).unwrap()
 }
 
 async fn a_claim_is_fresh_once_and_then_known_by_its_digest(kind: Kind) {
     let (_database, store) = migrated(kind);
     let known = Claim::Known(DIGEST.to_vec());
-    assert_eq!(claim_now(&store, "c", &["b", "a"]).unwrap(), [Claim::Fresh, Claim::Fresh]);
-    let again = claim_now(&store, "c", &["a", "c", "b"]).unwrap();
-    assert_eq!(again, [known.clone(), Claim::Fresh, known]);
+    for (guess, consumer) in [(false, "c"), (true, "d")] {
+        let claim = |ids: &[&str]| claim_guessing(&store, consumer, ids, guess).unwrap();
+        assert_eq!(claim(&["b", "a"]), [Claim::Fresh, Claim::Fresh], "{guess}");
+        assert_eq!(claim(&["a", "c", "b"]), [known.clone(), Claim::Fresh, known.clone()]);
+        assert_eq!(claim(&["b", "a"]), [known.clone(), known.clone()]);
+    }
     assert_eq!(claim_now(&store, "another", &["a"]).unwrap(), [Claim::Fresh]);
 }
 
@@ -70,7 +83,7 @@ async fn a_rolled_back_claim_is_fresh_again(kind: Kind) {
     let failed: Result<(), Error> = store
         .run_here(|connection| {
             in_transaction(connection, LIMIT, |tx| {
-                claim(tx, "c", &[new_claim("a")])?;
+                claim(tx, "c", &[new_claim("a")], false)?;
                 Err(Error::RollbackTransaction)
             })
         })
@@ -88,7 +101,7 @@ async fn a_claim_that_a_purge_made_fresh_sees_the_horizon(kind: Kind) {
     let (_database, store) = migrated(kind);
     let at = |day: &str| format!("2025-{day}T00:00:00").parse::<chrono::NaiveDateTime>().unwrap();
     let old = NewClaim { event_time: Some(at("11-01")), ..new_claim("old") };
-    let claim_old = |tx: &mut _| claim(tx, "c", &[old]);
+    let claim_old = |tx: &mut _| claim(tx, "c", &[old], false);
     store.run_here(|c| in_transaction(c, LIMIT, claim_old)).unwrap().unwrap();
     let (event_type, event_time) = ("t".to_owned(), "occurred_at".to_owned());
     let to = Horizon { event_type, event_time, horizon: at("12-01") };
@@ -103,7 +116,7 @@ async fn a_claim_that_a_purge_made_fresh_sees_the_horizon(kind: Kind) {
             in_transaction(connection, LIMIT, |tx| {
                 let before = horizon(tx, "c", "t")?;
                 forget();
-                let answer = claim(tx, "c", &[old])?;
+                let answer = claim(tx, "c", &[old], false)?;
                 Ok::<_, Error>((before, answer, horizon(tx, "c", "t")?))
             })
         })
@@ -132,7 +145,7 @@ async fn a_transaction_that_ended_within_is_not_taken_for_committed(kind: Kind) 
     let result: Result<(), Error> = store
         .run_here(|connection| {
             in_transaction(connection, LIMIT, |tx| {
-                claim(tx, "c", &[new_claim("a")])?;
+                claim(tx, "c", &[new_claim("a")], false)?;
                 _ = diesel::sql_query(ending).execute(tx);
                 if kind != Kind::Sqlite {
                     _ = diesel::sql_query("INSERT INTO account VALUES (1, 1)").execute(tx);

@@ -29,6 +29,9 @@ pub struct SendArguments {
     /// How many of a hundred messages are copies of an earlier event
     #[arg(long, default_value_t = 0)]
     duplicates_percent: u64,
+    /// Ids that are spread over the index, as UUIDs are, instead of ascending ones
+    #[arg(long)]
+    random_ids: bool,
     /// Length of a body in bytes
     #[arg(long, default_value_t = 200)]
     body_bytes: usize,
@@ -87,9 +90,10 @@ impl Source {
             n => format!(".{n}"),
         };
         // Copies have to have equal ids, so the time of sending is only in ids at a given rate.
-        let id = match arguments.rate {
-            Some(_) => format!("evt-{number:010}-{now_micros}"),
-            None => format!("evt-{number:010}"),
+        let id = match (arguments.rate, arguments.random_ids) {
+            (Some(_), _) => format!("evt-{number:010}-{now_micros}"),
+            (None, true) => format!("{:032x}", about.random::<u128>()),
+            (None, false) => format!("evt-{number:010}"),
         };
         let mut body = format!(
             r#"{{"event_id":"{id}","event_type":"points.awarded{kind}","payload":{{"account_id":{account},"points":{points},"note":""#

@@ -1,7 +1,5 @@
 //! Where in a body the event id, type, time and payload stand.
 
-use std::borrow::Cow;
-
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 
@@ -86,9 +84,7 @@ impl Envelope {
         let id = self.event_id(&json)?;
         check_key("event id", &id, MAX_EVENT_ID_BYTES)?;
         let occurred_at = self.occurred_at(&json)?;
-        let payload = self.payload(&json)?;
-        let digest = Digest::of(&event_type, &json::parse(&payload)?)?;
-        let payload = Payload(payload.into_owned());
+        let (payload, digest) = self.payload(&json, &event_type)?;
         let (event_time, digest_without_time) = (None, None);
         Ok(Event { id, event_type, occurred_at, payload, digest, event_time, digest_without_time })
     }
@@ -120,15 +116,19 @@ impl Envelope {
         }
     }
 
-    fn payload<'a>(&self, json: &Json<'a>) -> Result<Cow<'a, str>, Malformed> {
-        match self.payload.find(json) {
-            Some(payload) => Ok(Cow::Borrowed(payload.text)),
-            None if self.preset == Preset::CloudEvents => Ok(match json.member("data_base64") {
-                Some(data) => Cow::Owned(format!("{{\"data_base64\":{}}}", data.text)),
-                None => Cow::Borrowed("null"),
-            }),
-            None => Err(Malformed::new(format!("{} (the payload) is missing", self.payload))),
+    fn payload(&self, json: &Json<'_>, event_type: &str) -> Result<(Payload, Digest), Malformed> {
+        if let Some(found) = self.payload.find(json) {
+            return Ok((Payload(found.text.to_owned()), Digest::of(event_type, found)?));
         }
+        if self.preset != Preset::CloudEvents {
+            return Err(Malformed::new(format!("{} (the payload) is missing", self.payload)));
+        }
+        let text = match json.member("data_base64") {
+            Some(data) => format!("{{\"data_base64\":{}}}", data.text),
+            None => "null".to_owned(),
+        };
+        let digest = Digest::of(event_type, &json::parse(&text)?)?;
+        Ok((Payload(text), digest))
     }
 }
 

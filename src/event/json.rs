@@ -84,8 +84,24 @@ impl<'a> Json<'a> {
 /// # Errors
 /// Not JSON, a duplicate key, or nested deeper than [`MAX_DEPTH`].
 pub fn parse(text: &str) -> Result<Json<'_>, Malformed> {
-    let raw: &RawValue = read(text)?;
-    build(raw.get(), 0)
+    let trimmed = text.trim_matches([' ', '\t', '\n', '\r']);
+    match trimmed.as_bytes().first() {
+        Some(b'{' | b'[' | b'"') => build(trimmed, 0),
+        // What `build` takes for granted of other values.
+        _ => build(read::<&RawValue>(text)?.get(), 0),
+    }
+}
+
+/// Up to here, comparing each key with each is quicker than hashing them.
+const FEW_KEYS: usize = 16;
+
+fn has_duplicates(members: &[(Text<'_>, &RawValue)]) -> bool {
+    if members.len() > FEW_KEYS {
+        let mut keys = HashSet::with_capacity(members.len());
+        return !members.iter().all(|(Text(key), _)| keys.insert(key.as_ref()));
+    }
+    let is_before = |at: usize| members[..at].iter().any(|(Text(key), _)| *key == members[at].0.0);
+    (1..members.len()).any(is_before)
 }
 
 fn build(text: &str, depth: usize) -> Result<Json<'_>, Malformed> {
@@ -111,8 +127,7 @@ fn build(text: &str, depth: usize) -> Result<Json<'_>, Malformed> {
 
 fn build_object(text: &str, depth: usize) -> Result<Vec<(Cow<'_, str>, Json<'_>)>, Malformed> {
     let Members(members) = read(text)?;
-    let mut keys = HashSet::with_capacity(members.len());
-    if !members.iter().all(|(Text(key), _)| keys.insert(key.as_ref())) {
+    if has_duplicates(&members) {
         return Err(Malformed::new("an object of the JSON has a duplicate key"));
     }
     members
@@ -173,6 +188,12 @@ mod tests {
 
     #[test]
     fn what_is_not_strict_json_is_refused() {
+        let many_keys = |count: usize, last: &str| {
+            let keys = (0..count - 1).map(|n| format!("\"k{n}\":{n},")).collect::<String>();
+            format!("{{{keys}\"{last}\":0}}")
+        };
+        assert!(parse(&many_keys(FEW_KEYS, "last")).is_ok());
+        assert!(parse(&many_keys(FEW_KEYS + 1, "last")).is_ok());
         let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
         for bad in [
             "",
@@ -187,6 +208,12 @@ mod tests {
             "[1,]",
             r#"{"a":1,"a":1}"#,
             r#"{"a":1,"\u0061":2}"#,
+            r#" {"a":1,"b":2,"c":3,"b":4} "#,
+            &many_keys(FEW_KEYS, "k0"),
+            &many_keys(FEW_KEYS + 1, "k7"),
+            "{} {}",
+            "\"a\" 1",
+            "\u{a0}{}",
             r#"[[{"x":{"k":1,"k":2}}]]"#,
             r#""\ud800""#,
             "\u{feff}{}",

@@ -2,7 +2,7 @@
 
 mod step;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -77,8 +77,17 @@ pub struct DeclaredApplierError {
     pub reason: String,
 }
 
-/// An event's values by parameter name.
-type Values<'a> = HashMap<&'a str, SqlValue>;
+/// An event's values by parameter name. There are few, so they are looked for one by one.
+struct Values<'a>(Vec<(&'a str, SqlValue)>);
+
+impl std::ops::Index<&str> for Values<'_> {
+    type Output = SqlValue;
+
+    fn index(&self, name: &str) -> &SqlValue {
+        let found = self.0.iter().find(|(declared, _)| *declared == name);
+        &found.expect("names are checked when statements are parsed").1
+    }
+}
 
 /// An applier made of SQL.
 pub struct DeclaredApplier {
@@ -150,8 +159,8 @@ impl DeclaredApplier {
     ) -> Vec<DeclaredApplierError> {
         let context = CONTEXT_PARAMETERS.iter().copied();
         let declared = self.parameters.iter().map(|(name, spec)| (name.as_str(), spec.sql_type));
-        let values: Values<'_> =
-            context.chain(declared).map(|(name, sql_type)| (name, null(sql_type))).collect();
+        let nulls = context.chain(declared).map(|(name, sql_type)| (name, null(sql_type)));
+        let values = Values(nulls.collect());
         let mut errors = Vec::new();
         for (index, step) in self.steps.iter().enumerate() {
             let explain = |tx: &mut _| step.explain(tx, &values);
@@ -165,7 +174,8 @@ impl DeclaredApplier {
     }
 
     fn values(&self, event: &EventContext<'_>) -> Result<Values<'_>, String> {
-        let mut values = HashMap::from([
+        let mut values = Vec::with_capacity(CONTEXT_PARAMETERS.len() + self.parameters.len());
+        values.extend([
             ("event_id", SqlValue::Text(Some(event.event_id.to_owned()))),
             ("event_type", SqlValue::Text(Some(event.event_type.to_owned()))),
             ("occurred_at", SqlValue::Timestamp(event.occurred_at)),
@@ -173,9 +183,9 @@ impl DeclaredApplier {
         ]);
         let payload = event.payload.json();
         for (name, spec) in &self.parameters {
-            values.insert(name, spec.value(&payload)?);
+            values.push((name.as_str(), spec.value(&payload)?));
         }
-        Ok(values)
+        Ok(Values(values))
     }
 }
 

@@ -40,7 +40,7 @@ pub use observer::{Observation, Observer};
 pub use purger::{Purge, Purged, Retention};
 pub use quarantine::Quarantine;
 pub use receiver::Receiver;
-pub use router::Router;
+pub use router::{Router, shard_of};
 pub use start::{Pipeline, PipelineOptions, QueueOptions, applications};
 #[doc(hidden)]
 pub use supervisor::Disturbance;

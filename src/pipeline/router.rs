@@ -76,11 +76,16 @@ impl Router {
         let place = route.partition_key.as_ref();
         let partition_key = place.and_then(|pointer| event.payload.scalar(pointer));
         let key = partition_key.as_deref().unwrap_or(&event.id);
-        let shard = stable_hash(key) % route.shards.len() as u64;
+        let shard = shard_of(key, route.shards.len());
         let work = Work { event, partition_key, delivery, failures: 0, share };
-        route.shards[shard as usize].send(work);
+        route.shards[shard].send(work);
         true
     }
+}
+
+/// The shard, of so many, to which events of that key go.
+pub fn shard_of(key: &str, shards: usize) -> usize {
+    (stable_hash(key) % shards as u64) as usize
 }
 
 /// FNV-1a, 64 bits: the same in every process and version, so that copies of an event, or events of

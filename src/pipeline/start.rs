@@ -295,6 +295,7 @@ pub fn applications(
             store: store.clone(),
             has_horizon: retention.iter().any(|rule| rule.event_type == event_type),
             keep_payload: applier.policy().keep_payload,
+            had_known: AtomicBool::new(false),
         };
         (event_type.to_owned(), Arc::new(application))
     };

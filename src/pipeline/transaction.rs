@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::supervisor::panic_text;
 use crate::event::{Digest, Event};
@@ -27,6 +28,8 @@ pub struct Application {
     pub has_horizon: bool,
     /// Whether payloads are kept.
     pub keep_payload: bool,
+    /// Whether the last batch had events that were applied before, so that the next one may, too.
+    pub had_known: AtomicBool,
 }
 
 /// An event that wants to be applied.
@@ -167,7 +170,10 @@ fn claim_and_apply(
     firsts.sort_by_key(|candidate| candidate.partition_key);
     let claims: Vec<NewClaim<'_>> =
         firsts.iter().map(|candidate| candidate.new_claim(application.keep_payload)).collect();
-    let answers = claim(tx, &application.consumer, &claims)?;
+    let expects_known = application.had_known.load(Ordering::Relaxed);
+    let answers = claim(tx, &application.consumer, &claims, expects_known)?;
+    let has_known = answers.iter().any(|answer| matches!(answer, Claim::Known(_)));
+    application.had_known.store(has_known, Ordering::Relaxed);
     refuse_what_is_past_the_horizon(tx, application, &firsts, &answers)?;
     let mut applied: HashMap<&str, Option<Vec<u8>>> = HashMap::with_capacity(firsts.len());
     let mut fresh = Vec::with_capacity(firsts.len());

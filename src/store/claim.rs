@@ -66,13 +66,20 @@ macro_rules! digests {
 ///
 /// Only a conflict on the claim's own key counts as known; any other violation is an error.
 ///
+/// Takes one round trip if all are fresh, and another for the digests of those that are known.
+/// `expects_known` is a guess at whether there are any. MySQL takes two more round trips where it is
+/// wrong; the answers are the same.
+///
 /// # Errors
 /// The database's.
 pub fn claim(
     connection: &mut DbConnection,
     consumer: &str,
     claims: &[NewClaim<'_>],
+    expects_known: bool,
 ) -> QueryResult<Vec<Claim>> {
+    #[cfg(not(feature = "mysql"))]
+    let _ = expects_known;
     let processed_at = chrono::Utc::now().naive_utc();
     let mut sorted = claims.to_vec();
     sorted.sort_unstable_by_key(|claim| claim.event_id);
@@ -90,7 +97,9 @@ pub fn claim(
             Found { fresh, known }
         }
         #[cfg(feature = "mysql")]
-        DbConnection::Mysql(inner) => mysql::claim(inner, consumer, &sorted, processed_at)?,
+        DbConnection::Mysql(inner) => {
+            mysql::claim(inner, consumer, &sorted, processed_at, expects_known)?
+        }
     };
     let answer = |claim: &NewClaim<'_>| match known.get(claim.event_id) {
         _ if fresh.contains(claim.event_id) => Claim::Fresh,
@@ -228,19 +237,24 @@ mod mysql {
 
     use super::*;
 
-    /// MySQL tells of a statement with many rows only how many it inserted. So what is known is looked
-    /// up first, and the rest inserted by one plain statement. When another transaction was faster with
-    /// one of them, the whole statement fails and leaves nothing; the look-up then finds that row, for
-    /// each statement of a READ COMMITTED transaction sees what is committed by then. Nothing here turns
-    /// an error into silence, as INSERT IGNORE and ON DUPLICATE KEY UPDATE would for every unique key.
+    /// MySQL tells of a statement with many rows only how many it inserted. So they are inserted by one
+    /// plain statement, which fails as a whole and leaves nothing if one of them is known; then what is
+    /// known is looked up, and the rest inserted. When another transaction is faster with one of them,
+    /// the next look-up finds that row, for each statement of a READ COMMITTED transaction sees what is
+    /// committed by then. Nothing here turns an error into silence, as INSERT IGNORE and ON DUPLICATE
+    /// KEY UPDATE would for every unique key.
     pub fn claim(
         connection: &mut MysqlConnection,
         consumer: &str,
         claims: &[NewClaim<'_>],
         processed_at: NaiveDateTime,
+        expects_known: bool,
     ) -> QueryResult<Found> {
         let all: Vec<&str> = claims.iter().map(|claim| claim.event_id).collect();
-        let mut known = digests!(connection, consumer, all.clone());
+        let mut known = match expects_known {
+            true => digests!(connection, consumer, all.clone()),
+            false => HashMap::new(),
+        };
         loop {
             let unknown: Vec<&NewClaim<'_>> =
                 claims.iter().filter(|claim| !known.contains_key(claim.event_id)).collect();
