@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import report
-from parts import (ACCOUNTS, HAPAX, QUEUE, TOOL, Database, Process, drain, emulator, metric, running, send, service,
+from parts import (ACCOUNTS, HAPAX, QUEUE, TOOL, Database, Process, drain, emulator, metric, middle, running, send, service,
                    settled, tool, until)
 
 PGBENCH = str(Path(os.environ["TEST_POSTGRES_BIN"]) / "pgbench")
@@ -103,8 +103,7 @@ def consumer(command, messages, clients):
                 return samples[-1][1] >= messages
             until(sample, process, pause=0.25)
             process.child.wait(60)
-        first = next(s for s in samples if s[1] >= messages * 0.1)
-        last = [s for s in samples if s[1] <= messages * 0.9][-1]
+        first, last = middle(samples, messages)
         return {"clients": clients, "per_second": (last[1] - first[1]) / (last[0] - first[0])}
 
 

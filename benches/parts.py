@@ -248,6 +248,16 @@ def settled(process):
             + metric(process, "hapax_events_total", outcome="duplicate"))
 
 
+def middle(samples, messages):
+    """The samples of (time, messages done, …) between which a tenth to nine tenths of the messages were done."""
+    first = next(sample for sample in samples if sample[1] >= messages * 0.1)
+    last = [sample for sample in samples if sample[1] <= messages * 0.9][-1]
+    if last[1] <= first[1]:
+        # Too short a run for a middle.
+        first, last = samples[0], samples[-1]
+    return first, last
+
+
 def drain(processes, messages, pause=0.1):
     """Waits until the messages are settled and gone. Between a tenth and nine tenths of them: deliveries a second,
     and processor time of the services for each, in microseconds."""
@@ -258,10 +268,7 @@ def drain(processes, messages, pause=0.1):
         return samples[-1][1] >= messages
 
     until(sample, *processes, pause=pause)
-    first = next(s for s in samples if s[1] >= messages * 0.1)
-    last = [s for s in samples if s[1] <= max(messages * 0.9, first[1] + 1)][-1]
-    if last[1] <= first[1]:
-        last = samples[-1]
+    first, last = middle(samples, messages)
     deliveries = last[1] - first[1]
     until(lambda: sum(metric(p, "hapax_deleted_messages_total") for p in processes) >= messages, *processes)
     return {"per_second": deliveries / (last[0] - first[0]),

@@ -9,9 +9,10 @@ import threading
 
 import psycopg
 from cmq.account import Account
-from cmq.cmq_exception import CMQServerNoMessageException
+from cmq.cmq_exception import CMQServerException
 
 BATCH = 16
+NO_MESSAGE = 7000
 
 
 def handle(connection, body):
@@ -31,8 +32,10 @@ def consume(endpoint, name, url):
         while True:
             try:
                 messages = queue.batch_receive_message(BATCH, 1)
-            except CMQServerNoMessageException:
-                return
+            except CMQServerException as error:
+                if error.code == NO_MESSAGE:
+                    return
+                raise
             for message in messages:
                 handle(connection, message.msgBody)
             queue.batch_delete_message([message.receiptHandle for message in messages])

@@ -59,7 +59,7 @@ pub struct Group {
     pub policy: Policy,
     /// How many of the shards' transactions run at the same time.
     pub concurrency: Concurrency,
-    /// When a batch begins that is not full.
+    /// When a batch begins that is not full; one for all groups.
     pub gathering: Arc<Gathering>,
     /// A batch that takes longer than this is given up with its Applier.
     pub stuck_after: Duration,
@@ -92,6 +92,8 @@ pub struct Applier {
     /// Events in a batch at most: as many as the policy allows, fewer under contention.
     batch_limit: usize,
     phase: Phase,
+    /// How long its last transaction took.
+    last_took: Duration,
     late_warning: Warning,
     contention: Backoff,
     unavailable: Backoff,
@@ -112,6 +114,7 @@ impl Applier {
             wake: None,
             batch_limit,
             phase: Phase::Idle,
+            last_took: Duration::ZERO,
             late_warning: Warning::default(),
             contention: Backoff::new(CONTENTION_PAUSES.0, CONTENTION_PAUSES.1),
             unavailable: Backoff::new(UNAVAILABLE_PAUSES.0, UNAVAILABLE_PAUSES.1),
@@ -141,7 +144,7 @@ impl Applier {
         match under_way {
             Some(under_way) => self.begin(under_way, context),
             None => {
-                let waiting = gathering.clone().begin_in_time().into_actor(self);
+                let waiting = gathering.clone().begin_in_time(self.last_took).into_actor(self);
                 let begin = waiting.map(|under_way, applier, context| {
                     applier.begin(under_way, context);
                 });
@@ -220,6 +223,7 @@ impl Applier {
 
     fn settle(&mut self, settled: Settled, context: &mut Context<Self>) {
         self.heart.work_ended();
+        self.last_took = settled.took;
         self.adapt_batch_limit(&settled);
         let mut pause = Duration::ZERO;
         let mut again = Vec::new();
@@ -379,6 +383,7 @@ impl Applier {
 /// A batch that came back.
 struct Settled {
     events: Vec<(Work, Verdict)>,
+    took: Duration,
     /// Whether transactions of other processes were in its way, as far as can be told: few of this
     /// one's ran beside it.
     contended_alone: bool,
@@ -396,7 +401,7 @@ async fn run(group: Arc<Group>, batch: Vec<Work>, Turn { under_way, slot, turn }
     let shared = group.clone();
     if batch.is_empty() {
         shared.concurrency.release(slot, false);
-        return Settled { events: Vec::new(), contended_alone: false };
+        return Settled { events: Vec::new(), took: Duration::ZERO, contended_alone: false };
     }
     let blocking = tokio::task::spawn_blocking(move || {
         let _held = (turn, under_way);
@@ -404,15 +409,14 @@ async fn run(group: Arc<Group>, batch: Vec<Work>, Turn { under_way, slot, turn }
         let candidates: Vec<Candidate<'_>> = batch.iter().map(candidate).collect();
         let BatchResult { verdicts, contended } = apply_batch(&group.application, &candidates);
         let took = start.elapsed();
-        group.gathering.learn(took);
         observe_commit(&group, &verdicts, took);
-        (batch.into_iter().zip(verdicts).collect(), contended)
+        (batch.into_iter().zip(verdicts).collect(), took, contended)
     });
-    let (events, contended) = blocking.await.unwrap_or_else(|error| {
+    let (events, took, contended) = blocking.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a batch was lost; the queue brings its messages again");
-        (Vec::new(), false)
+        (Vec::new(), Duration::ZERO, false)
     });
-    Settled { events, contended_alone: shared.concurrency.release(slot, contended) }
+    Settled { events, took, contended_alone: shared.concurrency.release(slot, contended) }
 }
 
 fn candidate(work: &Work) -> Candidate<'_> {

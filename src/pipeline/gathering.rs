@@ -2,27 +2,25 @@
 //!
 //! A transaction costs the same for one event as for many, so events that come one by one while the
 //! database is at work had better share one. A lone event must not wait for others, though. So a batch
-//! that is not full begins when no other of its type is under way, and otherwise waits for as long as
-//! a transaction takes at most: that at most doubles the time an event takes, and only under load.
+//! that is not full begins when no other of the service is under way, and otherwise waits for as long
+//! as those that are would take one after the other. The more of them there are, the longer it waits:
+//! many shards, or event types, do not end up with a transaction for each event.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Longest wait of an event for others. What a transaction costs beside its events is well below a
-/// millisecond on a database near by, so waiting for longer does not pay.
-const MAX_WAIT: Duration = Duration::from_millis(10);
+/// Longest wait of an event for others. A type whose transactions hang delays others by this much.
+const MAX_WAIT: Duration = Duration::from_millis(50);
 
-/// What the shards of one event type know of each other's batches.
+/// What all shards know of each other's batches.
 #[derive(Default)]
 pub struct Gathering {
     under_way: AtomicUsize,
     quiet: Notify,
-    /// How long the last transaction took, in microseconds.
-    last_micros: AtomicU64,
 }
 
 /// A batch is under way until this is dropped.
@@ -41,10 +39,12 @@ impl Gathering {
         only.is_ok().then(|| UnderWay(self.clone()))
     }
 
-    /// A batch begins when no other is under way, or when it has waited for long enough.
-    pub async fn begin_in_time(self: Arc<Self>) -> UnderWay {
-        let last = Duration::from_micros(self.last_micros.load(Ordering::Relaxed));
-        let deadline = Instant::now() + last.min(MAX_WAIT);
+    /// A batch begins when no other is under way, or when it has waited for as long as those that are
+    /// take one after the other, if each takes `usual`.
+    pub async fn begin_in_time(self: Arc<Self>, usual: Duration) -> UnderWay {
+        let under_way = self.under_way.load(Ordering::Acquire);
+        let wait = usual.saturating_mul(under_way.try_into().unwrap_or(u32::MAX));
+        let deadline = Instant::now() + wait.min(MAX_WAIT);
         loop {
             if let Some(under_way) = self.begin_if_quiet() {
                 return under_way;
@@ -54,11 +54,6 @@ impl Gathering {
                 return self.begin();
             }
         }
-    }
-
-    /// A transaction took this long.
-    pub fn learn(&self, took: Duration) {
-        self.last_micros.store(took.as_micros() as u64, Ordering::Relaxed);
     }
 }
 
@@ -76,23 +71,23 @@ mod tests {
 
     use super::*;
 
+    const USUAL: Duration = Duration::from_millis(5);
+
     #[tokio::test(start_paused = true)]
     async fn a_lone_batch_begins_at_once() {
         let gathering = Arc::new(Gathering::default());
-        gathering.learn(Duration::from_secs(1));
         for _ in 0..3 {
-            assert!(gathering.clone().begin_in_time().now_or_never().is_some());
+            assert!(gathering.clone().begin_in_time(USUAL).now_or_never().is_some());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_batch_waits_until_none_is_under_way() {
         let gathering = Arc::new(Gathering::default());
-        gathering.learn(MAX_WAIT);
         let first = gathering.begin();
-        let second = tokio::spawn(gathering.clone().begin_in_time());
-        let third = tokio::spawn(gathering.clone().begin_in_time());
-        tokio::time::sleep(MAX_WAIT / 2).await;
+        let second = tokio::spawn(gathering.clone().begin_in_time(USUAL));
+        let third = tokio::spawn(gathering.clone().begin_in_time(USUAL));
+        tokio::time::sleep(USUAL / 2).await;
         assert!(!second.is_finished());
         let start = Instant::now();
         drop(first);
@@ -107,16 +102,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_batch_waits_for_as_long_as_a_transaction_takes_and_not_for_long() {
+    async fn a_batch_waits_for_as_long_as_the_others_take_and_not_for_long() {
         let gathering = Arc::new(Gathering::default());
-        let _first = gathering.begin();
-        for (took, wait) in
-            [(Duration::from_millis(2), Duration::from_millis(2)), (MAX_WAIT * 100, MAX_WAIT)]
-        {
-            gathering.learn(took);
+        let mut under_way = Vec::new();
+        for (others, usual, wait) in [
+            (1, USUAL, USUAL),
+            (3, USUAL, 3 * USUAL),
+            (100, USUAL, MAX_WAIT),
+            (100, MAX_WAIT, MAX_WAIT),
+        ] {
+            under_way.resize_with(others, || gathering.begin());
             let start = Instant::now();
-            gathering.clone().begin_in_time().await;
-            assert_eq!(start.elapsed(), wait);
+            drop(gathering.clone().begin_in_time(usual).await);
+            assert_eq!(start.elapsed(), wait, "{others} others");
         }
     }
 }

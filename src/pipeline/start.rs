@@ -10,6 +10,7 @@ use super::applier::{Applier, Group};
 use super::budget::{Budget, BudgetUse};
 use super::concurrency::Concurrency;
 use super::delivery::QueueContext;
+use super::gathering::Gathering;
 use super::health::Health;
 use super::held_retry::{HeldRetry, RetrySchedule};
 use super::link::Link;
@@ -206,6 +207,7 @@ impl Starting {
         applications: &BTreeMap<String, Arc<Application>>,
         connections: usize,
     ) -> HashMap<String, Route> {
+        let gathering = Arc::<Gathering>::default();
         let mut routes = HashMap::new();
         for (share, (event_type, application)) in applications.iter().enumerate() {
             let policy = application.applier.policy();
@@ -219,7 +221,7 @@ impl Starting {
                 application: application.clone(),
                 policy,
                 concurrency: Concurrency::new(count),
-                gathering: Arc::default(),
+                gathering: gathering.clone(),
                 stuck_after: STUCK_AFTER,
                 quarantine: self.quarantine.clone(),
                 observer: self.observer.clone(),

@@ -45,7 +45,8 @@ struct Found {
     known: HashMap<String, Vec<u8>>,
 }
 
-/// The digests of the applied ones among some ids, by id; a macro over the backends' connections.
+/// The digests of the applied ones among some ids, by id; a macro over the connections of two backends.
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 macro_rules! digests {
     ($connection:expr, $consumer:expr, $ids:expr) => {{
         let ids: Vec<&str> = $ids;
@@ -93,7 +94,7 @@ pub fn claim(
         #[cfg(feature = "postgres")]
         DbConnection::Postgres(inner) => {
             let fresh = postgres::insert(inner, consumer, &sorted, processed_at)?;
-            let known = digests!(inner, consumer, ids_without(&sorted, &fresh));
+            let known = postgres::digests(inner, consumer, ids_without(&sorted, &fresh))?;
             Found { fresh, known }
         }
         #[cfg(feature = "mysql")]
@@ -209,6 +210,51 @@ mod postgres {
     }
 
     impl<C> RunQueryDsl<C> for InsertClaims<'_> {}
+
+    /// A look-up an id: for `event_id = ANY(…)` PostgreSQL reads all of the consumer's rows as long as it
+    /// has no statistics of the table, which grows fast in its first minutes.
+    struct LookUp<'a> {
+        consumer: &'a str,
+        event_ids: Vec<&'a str>,
+    }
+
+    impl QueryFragment<Pg> for LookUp<'_> {
+        fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
+            out.push_sql(
+                "SELECT given.event_id, (SELECT payload_digest FROM processed_event AS p \
+                 WHERE p.consumer = ",
+            );
+            out.push_bind_param::<Text, _>(self.consumer)?;
+            out.push_sql(" AND p.event_id = given.event_id) FROM unnest(");
+            out.push_bind_param::<Array<Text>, _>(&self.event_ids)?;
+            out.push_sql(") AS given (event_id)");
+            Ok(())
+        }
+    }
+
+    impl QueryId for LookUp<'_> {
+        type QueryId = LookUp<'static>;
+    }
+
+    impl Query for LookUp<'_> {
+        type SqlType = (Text, Nullable<Binary>);
+    }
+
+    impl<C> RunQueryDsl<C> for LookUp<'_> {}
+
+    /// The digests of the applied ones among some ids, by id.
+    pub fn digests(
+        connection: &mut PgConnection,
+        consumer: &str,
+        event_ids: Vec<&str>,
+    ) -> QueryResult<HashMap<String, Vec<u8>>> {
+        if event_ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let found: Vec<(String, Option<Vec<u8>>)> =
+            LookUp { consumer, event_ids }.load(connection)?;
+        Ok(found.into_iter().filter_map(|(id, digest)| Some((id, digest?))).collect())
+    }
 
     pub fn insert(
         connection: &mut PgConnection,
