@@ -13,11 +13,10 @@ import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import report
-from parts import (ACCOUNTS, HAPAX, QUEUE, TOOL, Database, Process, drain, emulator, metric, middle, running, send, service,
-                   settled, tool, until)
+from parts import (ACCOUNTS, HAPAX, QUEUE, ROOT, TARGET, TOOL, Database, drain, emulator, metric, middle, running,
+                   send, service, settled, tool, until)
 
 PGBENCH = str(Path(os.environ["TEST_POSTGRES_BIN"]) / "pgbench")
 HERE = Path(__file__).resolve().parent
@@ -29,6 +28,9 @@ INSERT INTO claim VALUES ('evt-' || nextval('claims'), '\x{digest}');
 UPDATE account SET balance = balance + 1 WHERE id = :account;
 COMMIT;
 """
+
+
+PARTS = ("throughput", "latency", "rows", "growth", "backlog", "micro")
 
 
 def log(*words):
@@ -121,12 +123,15 @@ def throughput(size, seconds):
     runs["sqlite one by one"] = lambda: one_by_one("sqlite", seconds)
     for backend in ("postgres", "mysql", "sqlite"):
         for kind, part in (("batch_sql", 1), ("sql", 2), ("rust", 2)):
-            def run(backend=backend, kind=kind, count=size // part, **send_options):
-                return peak(backend, kind, count, send_options=send_options)
+            def run(backend=backend, kind=kind, count=size // part, more="", **send_options):
+                return peak(backend, kind, count, more=more, send_options=send_options)
             runs[f"{backend} {kind}"] = run
             if kind == "rust":
                 continue
             runs[f"{backend} {kind}, hot account"] = lambda run=run: run(accounts=1)
+            if kind == "sql":
+                runs[f"{backend} {kind}, hot account, partition_key"] = lambda run=run: run(
+                    accounts=1, more='partition_key = "/account_id"')
             runs[f"{backend} {kind}, 30 % duplicates"] = lambda run=run: run(duplicates_percent=30)
         runs[f"{backend} batch_sql, 10 KB bodies"] = (
             lambda backend=backend: peak(backend, "batch_sql", size // 5, send_options={"body_bytes": 10_000}))
@@ -252,6 +257,18 @@ def growth(size, rounds):
     }
 
 
+def micro(quick):
+    """The pieces, by criterion: nanoseconds by name."""
+    times = ["--warm-up-time=0.1", "--measurement-time=0.2"] if quick else ["--warm-up-time=1", "--measurement-time=3"]
+    subprocess.run(["cargo", "bench", "--locked", "--features=mysql", "--bench=micro", "--", "--sample-size=50", *times],
+                   cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    found = {}
+    for file in sorted((TARGET.parent / "criterion").glob("**/new/estimates.json")):
+        name = json.loads((file.parent / "benchmark.json").read_text())["full_id"]
+        found[name] = json.loads(file.read_text())["median"]["point_estimate"]
+    return found
+
+
 def machine():
     model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), platform.machine())
@@ -262,36 +279,40 @@ def machine():
                          version(HAPAX, "--version"), "node " + version("node", "--version")]}
 
 
+def latency(size, seconds, rounds, quick):
+    rate = statistics.median(sustained(size)["per_second"] for _ in range(rounds))
+    log("sustained", round(rate))
+    return {"sustained_per_second": rate,
+            "at": {part: latencies(rate * part / 100, seconds * 2) for part in (10, 50, 90)},
+            "lone": lone(50 if quick else 300), "idle": idle(2 if quick else 30)}
+
+
+def measurements(quick, size, seconds, rounds):
+    return {"throughput": lambda: in_turns(throughput(size, seconds), rounds),
+            "latency": lambda: latency(size, seconds, rounds, quick),
+            "rows": lambda: growth_of_rows(size, 10_000 if quick else 10_000_000, rounds),
+            "growth": lambda: growth(size, max(1, rounds - 1)),
+            "backlog": lambda: backlog(size if quick else 1_000_000),
+            "micro": lambda: micro(quick)}
+
+
 def main():
     arguments = argparse.ArgumentParser(description="The benchmarks of hapax.")
     arguments.add_argument("--quick", action="store_true", help="every part, but short: figures mean nothing")
-    arguments.add_argument("--only", choices=["throughput", "latency", "growth", "rows", "backlog"], action="append")
+    arguments.add_argument("--only", choices=PARTS, action="append")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--results", type=Path, default=HERE / "results")
     given = arguments.parse_args()
-    size, seconds, rounds = (10_000, 1, 1) if given.quick else (200_000, 5, given.rounds)
-    wanted = lambda part: not given.only or part in given.only
+    size, seconds, rounds = (10_000, 1, 1) if given.quick else (120_000, 5, given.rounds)
     file = given.results / "results.json"
+    given.results.mkdir(exist_ok=True)
     found = json.loads(file.read_text()) if file.exists() else {}
     found["machine"] = machine()
-    if wanted("throughput"):
-        found["throughput"] = in_turns(throughput(size, seconds), rounds)
-    if wanted("latency"):
-        rate = statistics.median(sustained(size)["per_second"] for _ in range(rounds))
-        log("sustained", round(rate))
-        found["sustained_per_second"] = rate
-        found["latency"] = {part: latencies(rate * part / 100, seconds * 2) for part in (10, 50, 90)}
-        found["lone"], found["idle"] = lone(50 if given.quick else 300), idle(2 if given.quick else 30)
-        log(found["latency"], found["lone"], found["idle"])
-    if wanted("growth"):
-        found["growth"] = growth(size, rounds)
-    if wanted("rows"):
-        found["rows"] = growth_of_rows(size, 10_000 if given.quick else 10_000_000, rounds)
-    if wanted("backlog"):
-        found["backlog"] = backlog(size if given.quick else 1_000_000)
-        log(found["backlog"])
-    given.results.mkdir(exist_ok=True)
-    file.write_text(json.dumps(found, indent=1) + "\n")
+    for part, measure in measurements(given.quick, size, seconds, rounds).items():
+        if not given.only or part in given.only:
+            found[part] = measure()
+            log(part, found[part])
+            file.write_text(json.dumps(found, indent=1) + "\n")
     report.write(json.loads(file.read_text()), given.results)
 
 

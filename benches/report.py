@@ -51,8 +51,10 @@ def ratios(found):
               ("SQLite, sql : one transaction an event", "sqlite sql", "sqlite one by one", "")]
     for backend in DATABASES:
         for kind in ("batch_sql", "sql"):
-            for what, least in (("hot account", "≥ 0.5"), ("30 % duplicates", "≥ 1")):
-                key = f"{backend} {kind}"
+            key = f"{backend} {kind}"
+            for what, least in (("hot account", "≥ 0.5"), ("hot account, partition_key", "≥ 0.5"), ("30 % duplicates", "≥ 1")):
+                if f"{key}, {what}" not in found:
+                    continue
                 wanted.append((f"{DATABASES[backend]}, {kind}: {what} : without", f"{key}, {what}", key, least))
     lines = ["| ratio | aim | measured |", "|---|---|--:|"]
     return lines + [f"| {text} | {aim} | {rate(one) / rate(other):.2f} |" for text, one, other, aim in wanted]
@@ -66,7 +68,7 @@ def latency(found):
     lines = [f"A producer on the same machine that sends as fast as it can gets {number(found['sustained_per_second'])} "
              "events/s through. At parts of that:", "",
              "| load | send to commit, ms: p50 | p99 | commit to delete, ms: p50 | p99 |", "|---|--:|--:|--:|--:|"]
-    for part, times in found["latency"].items():
+    for part, times in found["at"].items():
         lines.append(f"| {part} % | {milliseconds(times['send_to_commit_micros'])} "
                      f"| {milliseconds(times['commit_to_delete_micros'])} |")
     alone, bare = found["lone"]["send_to_commit_micros"], found["lone"]["bare_micros"]
@@ -136,8 +138,11 @@ def write(found, folder):
                   *throughput(found["throughput"]), "", *ratios(found["throughput"]), ""]
         plot_throughput(found["throughput"], folder)
     if "latency" in found:
-        lines += ["## Latency (PostgreSQL, batch_sql)", "", *latency(found), ""]
+        lines += ["## Latency (PostgreSQL, batch_sql)", "", *latency(found["latency"]), ""]
     if "growth" in found and "rows" in found:
         lines += ["## How it grows (PostgreSQL)", "", "![growth](growth.svg)", "", *growth(found)]
         plot_growth(found, folder)
+    if "micro" in found:
+        lines += ["", "## Pieces (criterion)", "", "| what | time |", "|---|--:|"]
+        lines += [f"| {name.replace('/', ', ')} | {nanos / 1000:,.2f} µs |" for name, nanos in found["micro"].items()]
     (folder / "README.md").write_text("\n".join(lines).rstrip() + "\n")
