@@ -152,7 +152,8 @@ def in_turns(runs, rounds):
 
 def sustained(size, kind="batch_sql"):
     """What goes through while a producer on the same machine sends as fast as it can."""
-    with database("postgres") as target, emulator() as queue, service(target, queue.endpoint, kind) as process:
+    with database("postgres") as target, emulator() as queue, service(
+            target, queue.endpoint, kind, latencies=True) as process:
         with running("sender", [TOOL, "send", f"--endpoint={queue.endpoint}", f"--messages={size}"]):
             return drain([process], size)
 
@@ -280,7 +281,7 @@ def machine():
 
 
 def latency(size, seconds, rounds, quick):
-    rate = statistics.median(sustained(size)["per_second"] for _ in range(rounds))
+    rate = statistics.median(sustained(3 * size)["per_second"] for _ in range(rounds))
     log("sustained", round(rate))
     return {"sustained_per_second": rate,
             "at": {part: latencies(rate * part / 100, seconds * 2) for part in (10, 50, 90)},

@@ -104,6 +104,7 @@ def plot_throughput(found, folder):
     bars = axes.barh([name_of(key) for key in keys], rates, color=colours)
     axes.bar_label(bars, [number(rate) for rate in rates], padding=3)
     axes.set_xlabel("events a second, durable commits")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.margins(x=0.12)
     save(figure, folder / "throughput.svg")
 
@@ -113,10 +114,14 @@ def plot_growth(found, folder):
     figure, all_axes = plt.subplots(1, len(panels), figsize=(2.4 * len(panels), 2.4), sharey=True)
     for axes, (what, values) in zip(all_axes, panels.items()):
         axes.plot([int(value) for value in values], list(values.values()), color=OWN, marker="o", markersize=3)
-        axes.set_xscale("log", base=10 if what.startswith("claims") else 2)
+        axes.set_xscale("log")
+        label = (lambda value: f"$10^{len(value) - 1}$") if what.startswith("claims") else str
+        axes.set_xticks([int(value) for value in values], [label(value) for value in values])
+        axes.minorticks_off()
         axes.set_xlabel(what)
     all_axes[0].set_ylabel("events/s")
     all_axes[0].set_ylim(bottom=0)
+    all_axes[0].yaxis.set_major_formatter("{x:,.0f}")
     save(figure, folder / "growth.svg")
 
 

@@ -14,6 +14,7 @@ use hapax::store::{
 
 on_each_database!(
     a_claim_is_fresh_once_and_then_known_by_its_digest,
+    claims_of_any_number_are_answered_one_by_one,
     a_rolled_back_claim_is_fresh_again,
     a_transaction_that_ended_within_is_not_taken_for_committed,
     ids_are_told_apart_byte_by_byte,
@@ -76,6 +77,25 @@ async fn a_claim_is_fresh_once_and_then_known_by_its_digest(kind: Kind) {
         assert_eq!(claim(&["b", "a"]), [known.clone(), known.clone()]);
     }
     assert_eq!(claim_now(&store, "another", &["a"]).unwrap(), [Claim::Fresh]);
+}
+
+async fn claims_of_any_number_are_answered_one_by_one(kind: Kind) {
+    let (_database, store) = migrated(kind);
+    let mut claimed = 0;
+    // Twice, for a statement may stay prepared.
+    for count in [1, 2, 3, 5, 8, 64, 100, 256, 257].into_iter().flat_map(|count| [count, count]) {
+        let fresh: Vec<String> = (claimed..claimed + count).map(|n| format!("evt-{n}")).collect();
+        let ask = |ids: &[String]| {
+            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+            claim_now(&store, "c", &ids).unwrap()
+        };
+        assert_eq!(ask(&fresh), vec![Claim::Fresh; count], "{count}");
+        let others = [format!("other-{claimed}")];
+        let answers = ask(&[fresh.as_slice(), &others].concat());
+        let known = vec![Claim::Known(DIGEST.to_vec()); count];
+        assert_eq!(answers, [known, vec![Claim::Fresh]].concat(), "{count}");
+        claimed += count;
+    }
 }
 
 async fn a_rolled_back_claim_is_fresh_again(kind: Kind) {

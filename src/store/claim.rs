@@ -279,7 +279,10 @@ mod postgres {
 
 #[cfg(feature = "mysql")]
 mod mysql {
+    use diesel::mysql::Mysql;
+    use diesel::query_builder::{AstPass, QueryFragment, QueryId};
     use diesel::result::{DatabaseErrorKind, Error};
+    use diesel::sql_types::{Binary, Nullable, Text, Timestamp};
 
     use super::*;
 
@@ -320,31 +323,66 @@ mod mysql {
         }
     }
 
+    /// One plain statement. Its text depends on how many claims there are; it stays prepared, which
+    /// saves a round trip, for numbers that are powers of two: a lone event, and full batches as they
+    /// are by default. More of these texts would cost the server memory for each connection.
+    struct InsertClaims<'a> {
+        consumer: &'a str,
+        processed_at: NaiveDateTime,
+        claims: &'a [&'a NewClaim<'a>],
+    }
+
+    impl QueryFragment<Mysql> for InsertClaims<'_> {
+        fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Mysql>) -> QueryResult<()> {
+            if !self.claims.len().is_power_of_two() {
+                out.unsafe_to_cache_prepared();
+            }
+            out.push_sql(
+                "INSERT INTO processed_event (consumer, processed_at, event_id, event_type, \
+                 payload_digest, message_id, occurred_at, event_time, payload) VALUES ",
+            );
+            for (index, claim) in self.claims.iter().enumerate() {
+                out.push_sql(if index == 0 { "(" } else { ", (" });
+                out.push_bind_param::<Text, _>(self.consumer)?;
+                out.push_sql(", ");
+                out.push_bind_param::<Timestamp, _>(&self.processed_at)?;
+                out.push_sql(", ");
+                out.push_bind_param::<Text, _>(claim.event_id)?;
+                out.push_sql(", ");
+                out.push_bind_param::<Text, _>(claim.event_type)?;
+                out.push_sql(", ");
+                out.push_bind_param::<Binary, _>(claim.payload_digest)?;
+                out.push_sql(", ");
+                out.push_bind_param::<Text, _>(claim.message_id)?;
+                out.push_sql(", ");
+                out.push_bind_param::<Nullable<Timestamp>, _>(&claim.occurred_at)?;
+                out.push_sql(", ");
+                out.push_bind_param::<Nullable<Timestamp>, _>(&claim.event_time)?;
+                out.push_sql(", ");
+                out.push_bind_param::<Nullable<Text>, _>(&claim.payload)?;
+                out.push_sql(")");
+            }
+            Ok(())
+        }
+    }
+
+    impl QueryId for InsertClaims<'_> {
+        type QueryId = ();
+        const HAS_STATIC_QUERY_ID: bool = false;
+    }
+
+    impl<C> RunQueryDsl<C> for InsertClaims<'_> {}
+
     fn insert(
         connection: &mut MysqlConnection,
         consumer: &str,
         claims: &[&NewClaim<'_>],
         processed_at: NaiveDateTime,
     ) -> QueryResult<()> {
-        use processed_event as p;
-        if claims.is_empty() {
-            return Ok(());
+        match claims.is_empty() {
+            true => Ok(()),
+            false => InsertClaims { consumer, processed_at, claims }.execute(connection).map(drop),
         }
-        let row = |claim: &&NewClaim<'_>| {
-            (
-                p::consumer.eq(consumer.to_owned()),
-                p::event_id.eq(claim.event_id.to_owned()),
-                p::event_type.eq(claim.event_type.to_owned()),
-                p::payload_digest.eq(claim.payload_digest.to_owned()),
-                p::message_id.eq(claim.message_id.to_owned()),
-                p::occurred_at.eq(claim.occurred_at),
-                p::processed_at.eq(processed_at),
-                p::event_time.eq(claim.event_time),
-                p::payload.eq(claim.payload.map(str::to_owned)),
-            )
-        };
-        let rows: Vec<_> = claims.iter().map(row).collect();
-        diesel::insert_into(p::table).values(rows).execute(connection).map(drop)
     }
 
     /// `Duplicate entry '…' for key 'PRIMARY'`, or `'processed_event.PRIMARY'` since MySQL 8.0.19.
