@@ -7,6 +7,7 @@ use diesel::prelude::*;
 use diesel::result::QueryResult;
 
 use super::connection::DbConnection;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 use super::schema::processed_event;
 
 /// The claim of one event.
