@@ -276,9 +276,9 @@ def machine():
                   if line.startswith("model name")), platform.machine())
     version = lambda *command: subprocess.run(command, capture_output=True, text=True).stdout.strip().splitlines()[0]
     return {"cores": os.cpu_count(), "processor": model, "date": time.strftime("%Y-%m-%d"),
-            "versions": [version(PGBENCH, "--version").replace("pgbench ", ""),
-                         version(os.environ["TEST_MYSQL_SERVER"], "--version").split(" for ")[0].split("/")[-1],
-                         version(HAPAX, "--version"), "node " + version("node", "--version")]}
+            "versions": ["PostgreSQL " + version(PGBENCH, "--version").split()[2],
+                         "MariaDB " + version(os.environ["TEST_MYSQL_SERVER"], "--version").split("Ver ")[1].split("-")[0],
+                         version(HAPAX, "--version"), "Node " + version("node", "--version")]}
 
 
 def latency(size, seconds, rounds, quick):

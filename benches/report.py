@@ -136,7 +136,8 @@ def write(found, folder):
     lines = ["# Benchmarks", "",
              f"Made by `benches/run` on {machine['date']}: {machine['cores']} cores ({machine['processor']}), "
              f"{', '.join(machine['versions'])}. Everything (queue, service, database, producer) shares these cores; commits are "
-             "durable. Absolute figures say little, ratios within a run more. Medians of the rounds.", ""]
+             "durable. Absolute figures say little, ratios within a run more. Medians of the rounds. "
+             "Parts can be run one by one; what is compared is from one run.", ""]
     if "throughput" in found:
         lines += ["## Throughput", "", "![events a second](throughput.svg)", "",
                   "A backlog of events is worked off; each adds points to one of 100,000 accounts (bodies of 200 bytes).", "",
