@@ -28,9 +28,7 @@ INSERT INTO claim VALUES ('evt-' || nextval('claims'), '\x{digest}');
 UPDATE account SET balance = balance + 1 WHERE id = :account;
 COMMIT;
 """
-
-
-PARTS = ("throughput", "latency", "rows", "growth", "backlog", "micro")
+PARTS = ("throughput", "duplicates", "latency", "rows", "growth", "backlog", "micro")
 
 
 def log(*words):
@@ -132,9 +130,19 @@ def throughput(size, seconds):
             if kind == "sql":
                 runs[f"{backend} {kind}, hot account, partition_key"] = lambda run=run: run(
                     accounts=1, more='partition_key = "/account_id"')
-            runs[f"{backend} {kind}, 30 % duplicates"] = lambda run=run: run(duplicates_percent=30)
         runs[f"{backend} batch_sql, 10 KB bodies"] = (
             lambda backend=backend: peak(backend, "batch_sql", size // 5, send_options={"body_bytes": 10_000}))
+    return runs
+
+
+def duplicates(size):
+    """Deliveries of which some are copies, beside the same without."""
+    runs = {}
+    for backend in ("postgres", "mysql", "sqlite"):
+        for kind, part in (("batch_sql", 1), ("sql", 2)):
+            for name, percent in ((f"{backend} {kind}", 0), (f"{backend} {kind}, 30 % duplicates", 30)):
+                runs[name] = lambda backend=backend, kind=kind, count=size // part, percent=percent: peak(
+                    backend, kind, count, send_options={"duplicates_percent": percent})
     return runs
 
 
@@ -150,19 +158,19 @@ def in_turns(runs, rounds):
             for name, results in found.items()}
 
 
-def sustained(size, kind="batch_sql"):
+def sustained(size):
     """What goes through while a producer on the same machine sends as fast as it can."""
     with database("postgres") as target, emulator() as queue, service(
-            target, queue.endpoint, kind, latencies=True) as process:
+            target, queue.endpoint, latencies=True) as process:
         with running("sender", [TOOL, "send", f"--endpoint={queue.endpoint}", f"--messages={size}"]):
             # The half of them, so that the producer still sends when they are done.
             return drain([process], size // 2)
 
 
-def latencies(rate, seconds, kind="batch_sql"):
+def latencies(rate, seconds):
     messages = int(rate * seconds)
     with database("postgres") as target, emulator() as queue:
-        with service(target, queue.endpoint, kind, latencies=True) as process:
+        with service(target, queue.endpoint, latencies=True) as process:
             send(queue.endpoint, messages, rate=rate)
             until(lambda: settled(process) >= messages
                   and metric(process, "hapax_deleted_messages_total") >= messages, process)
@@ -174,7 +182,7 @@ def lone(count):
     """Events that come one by one to an idle service, and the round trips that they need at least."""
     with database("postgres") as target, emulator(QUEUE, "bare") as queue:
         bare = tool("round-trips", f"--url={target.url}", f"--endpoint={queue.endpoint}", f"--count={count}")
-        with service(target, queue.endpoint, "batch_sql", latencies=True) as process:
+        with service(target, queue.endpoint, latencies=True) as process:
             send(queue.endpoint, count, rate=20, batch=1)
             until(lambda: metric(process, "hapax_deleted_messages_total") >= count, process)
             output = process.stop()
@@ -291,6 +299,7 @@ def latency(size, seconds, rounds, quick):
 
 def measurements(quick, size, seconds, rounds):
     return {"throughput": lambda: in_turns(throughput(size, seconds), rounds),
+            "duplicates": lambda: in_turns(duplicates(size), rounds),
             "latency": lambda: latency(size, seconds, rounds, quick),
             "rows": lambda: growth_of_rows(size, 10_000 if quick else 10_000_000, rounds),
             "growth": lambda: growth(size, max(1, rounds - 1)),

@@ -60,7 +60,7 @@ class Database:
                 "--init-command=SET max_recursive_iterations = 100000000", name]
 
     def execute(self, sql, url=None):
-        url = url or getattr(self, "url")
+        url = url or self.url
         if self.backend == "sqlite":
             import sqlite3
             with sqlite3.connect(self.path) as connection:

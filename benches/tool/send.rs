@@ -73,15 +73,21 @@ impl Source {
         (taken.start < messages).then_some(taken)
     }
 
+    /// The message that first brought the event that this one brings: itself, or an earlier one.
+    fn original(&self, message: u64) -> u64 {
+        let SendArguments { seed, duplicates_percent, .. } = self.arguments;
+        let mut random = StdRng::seed_from_u64(seed ^ message);
+        match message > 0 && random.random_range(0..100) < duplicates_percent {
+            true => {
+                self.original(random.random_range(message.saturating_sub(COPIED_WITHIN)..message))
+            }
+            false => message,
+        }
+    }
+
     fn body(&self, message: u64, now_micros: u128) -> String {
         let arguments = &self.arguments;
-        let mut random = StdRng::seed_from_u64(arguments.seed ^ message);
-        let is_copy = message > 0 && random.random_range(0..100) < arguments.duplicates_percent;
-        let original = match is_copy {
-            true => random.random_range(message.saturating_sub(COPIED_WITHIN)..message),
-            false => message,
-        };
-        let number = arguments.first + original;
+        let number = arguments.first + self.original(message);
         let mut about = StdRng::seed_from_u64(number);
         let account = about.random_range(1..=arguments.accounts);
         let points = about.random_range(1..100);
