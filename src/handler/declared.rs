@@ -134,7 +134,7 @@ impl DeclaredApplier {
             let reason = "no statement uses it; remove it, or write it as :name in a statement";
             return Err(refuse(&format!("parameters.{unused}"), reason));
         }
-        let works_on_sets = steps.iter().all(|step| matches!(step, Step::Batch(_)));
+        let works_on_sets = !steps.iter().any(Step::is_for_each);
         let default_max_events = match works_on_sets {
             true => DEFAULT_MAX_SET_EVENTS,
             false => DEFAULT_MAX_BATCH_EVENTS,

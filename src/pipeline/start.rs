@@ -207,11 +207,11 @@ impl Starting {
         applications: &BTreeMap<String, Arc<Application>>,
         connections: usize,
     ) -> HashMap<String, Route> {
+        let default_shards = shards_per_type(connections, applications.len());
         let gathering = Arc::<Gathering>::default();
         let mut routes = HashMap::new();
         for (share, (event_type, application)) in applications.iter().enumerate() {
             let policy = application.applier.policy();
-            let default_shards = shards_per_type(connections, applications.len());
             let count = policy.shards.unwrap_or(match policy.works_on_sets {
                 true => default_shards.min(SHARDS_OF_SETS),
                 false => default_shards,
